@@ -160,8 +160,8 @@ struct checkpoint_ops {
 	int (*extents)(struct checkpoint *c, const struct param *p, const struct param_state *state,
 		       struct extent_map *out, struct gathers *gathers, struct errmsg *err);
 	/* Append the elements of runs, from all data-parallel ranks that have some; or, if
-	 * `out` is NULL, only find out where they are.  The runs are of slices of one
-	 * model-parallel and one expert-parallel rank, which have the states.  They may become
+	 * `out` is NULL, only find out where they are.  The runs are of slices of one group of
+	 * one model-parallel and one expert-parallel rank, which have the states.  They may become
 	 * gathers, unless `gathers` is NULL. */
 	int (*parts)(struct checkpoint *c, const struct part_run *v, size_t n,
 		     struct extent_map *out, struct gathers *gathers, struct errmsg *err);

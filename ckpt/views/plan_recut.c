@@ -115,7 +115,7 @@ int plan_stat_recut(const struct plan *universal, const struct view_type *type,
 {
 	const int rc = is_own_cut(universal->c, type)
 			       ? 0
-			       : recut_check_cut(universal->c, type->ranks, type->stage, err);
+			       : recut_check_cut(universal->c, type->stage, err);
 
 	if (!rc)
 		plan_stat_dir(universal, &universal->c->readable_by, universal->c->mtime_s, out);

@@ -14,10 +14,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "ckpt/dirs/tagdir.h"
 #include "ckpt/format/names.h"
+#include "ckpt/dirs/tagdir.h"
 #include "ckpt/format/value.h"
-#include "ckpt/model/experts.h"
+#include "ckpt/model/geometry.h"
 #include "ckpt/vfile/file_layout.h"
 #include "ckpt/views/recut_impl.h"
 
@@ -110,97 +110,68 @@ static int refuse(const struct recutter *b, const char *why)
 	return errmsg_set(b->err, -ENOTSUP, "%s: %s", b->s->c->path, why);
 }
 
-static int check_experts(const struct checkpoint *c, unsigned mp, unsigned ranks, struct errmsg *err)
+static int check_experts(const struct checkpoint *c, unsigned mp, struct errmsg *err)
 {
 	const struct rank_table *t = &c->ranks[mp];
 
-	for (size_t g = 0; g < t->ngroups; g++) {
-		const unsigned degree = t->groups[g].degree, lanes = t->groups[g].lanes;
-
-		if (degree == 1 && lanes == 1)
-			continue;
-		if (c->facts.zero3)
+	for (size_t g = 0; c->facts.zero3 && g < t->ngroups; g++)
+		if (t->groups[g].degree > 1 || t->groups[g].lanes > 1)
 			return errmsg_set(
 				err, -ENOTSUP,
 				"%s: ZeRO-3 with experts: DeepSpeed loads them only on the number of"
 				" ranks that saved them",
 				c->path);
-		if (ranks * lanes % degree)
-			return errmsg_set(
-				err, -ENOTSUP,
-				"%s: the experts are spread over %u ranks: %u is no multiple of that",
-				c->path, degree, ranks * lanes);
-	}
 	return 0;
 }
 
-static unsigned first_expert(const struct expert_layer *l, unsigned rank)
+/* Does the optimizer own all experts?  Only stages 2 and 3 list others. */
+static bool trains_experts(const struct checkpoint *c)
 {
-	unsigned e = 0;
+	for (size_t i = 0; i < c->nparams; i++) {
+		const struct param *p = &c->params[i];
+		const struct tag_file *f =
+			p->first || !p->module ? NULL : c->files + p->module->file;
 
-	if (!l->fused)
-		return rank * l->local;
-	while (e < l->n && (l->places[e].rank != rank || l->places[e].index))
-		e++;
-	return e;
-}
-
-/* Are there the files of experts that ranks of a tensor-parallel rank would load?  Of experts
- * that all share, DeepSpeed's own layers have one file, whose name has the rank that saved it. */
-static int check_expert_files(const struct recutter *b, size_t layer)
-{
-	const struct checkpoint *c = b->s->c;
-	const struct expert_layer *l = &c->moe[b->mp / c->tp]->layers[layer];
-	const struct rank_stripe stripe = { .ranks = b->s->ranks * l->lanes / experts_degree(l),
-					    .degree = experts_degree(l),
-					    .data_first = c->moe[b->mp / c->tp]->data_first,
-					    .lanes = l->lanes };
-	struct ckname id = { .kind = TAG_FILE_EXPERT, .mp = b->mp, .layer = (unsigned)layer };
-
-	for (unsigned d = 0; l->lanes > 1 && d < b->s->ranks; d++) {
-		unsigned which;
-
-		rank_stripe_part(&stripe, rank_stripe_at(&stripe, b->mp, d), &which);
-		id.expert = first_expert(l, which);
-		if (!tag_files_find(c->experts, c->nexperts, &id))
-			return errmsg_set(b->err, -ENOTSUP,
-				"%s/layer_%u_expert_%u_mp_rank_%02u_model_states.pt is missing: %u"
-				" data-parallel ranks load it, which those that saved do not write",
-					  c->path, id.layer, id.expert, id.mp, b->s->ranks);
-		/* Then they begin again. */
-		if (!stripe.data_first && d == stripe.degree)
-			break;
+		if (f && f >= c->experts && f < c->experts + c->nexperts)
+			return false;
 	}
-	return 0;
+	return true;
 }
 
-/* The stage changes only for plain data parallelism. */
-static int check_parallelism(const struct checkpoint *c, unsigned mp, struct errmsg *err)
+/* Stages 1 and 2 divide alike; to stage 3 and from it only plain data parallelism changes. */
+static int check_parallelism(const struct checkpoint *c, unsigned mp, unsigned stage,
+			     struct errmsg *err)
 {
 	const struct rank_table *t = &c->ranks[mp];
+	const bool crosses = (stage == 3) != c->facts.zero3;
 
-	if (c->tp * c->pp > 1)
+	if (c->pp > 1 || (c->tp > 1 && crosses))
 		return errmsg_set(
 			err, -ENOTSUP,
-			"%s: the ZeRO stage cannot change with tensor or pipeline parallelism",
-			c->path);
-	for (size_t g = 0; g < t->ngroups; g++)
+			"%s: the ZeRO stage cannot change with tensor or pipeline parallelism%s",
+			c->path, c->pp > 1 ? "" : ", but from 1 to 2 and back");
+	for (size_t g = 0; crosses && g < t->ngroups; g++)
 		if (t->groups[g].degree > 1 || t->groups[g].lanes > 1)
 			return errmsg_set(err, -ENOTSUP,
-					  "%s: the ZeRO stage cannot change with experts", c->path);
-	return 0;
+					  "%s: the ZeRO stage cannot change with experts, but from 1 to 2"
+					  " and back",
+					  c->path);
+	return trains_experts(c) ? 0
+				 : errmsg_set(err, -ENOTSUP,
+					      "%s: the ZeRO stage cannot change with frozen experts",
+					      c->path);
 }
 
-int recut_check_cut(const struct checkpoint *c, unsigned ranks, unsigned stage, struct errmsg *err)
+int recut_check_cut(const struct checkpoint *c, unsigned stage, struct errmsg *err)
 {
 	const int64_t old = c->facts.stage;
 	int rc = 0;
 
 	for (unsigned mp = 0; !rc && mp < c->tp * c->pp; mp++)
-		rc = check_experts(c, mp, ranks, err);
+		rc = check_experts(c, mp, err);
 	/* Without ZeRO the stage is 0, and views are of stage 1. */
 	if (!rc && stage && old >= 0 && stage != (old ? old : 1))
-		rc = check_parallelism(c, 0, err);
+		rc = check_parallelism(c, 0, stage, err);
 	return rc;
 }
 
@@ -210,7 +181,7 @@ static int check_stage(const struct recutter *b)
 
 	if (b->s->stage == b->s->old_stage)
 		return 0;
-	rc = check_parallelism(b->s->c, b->mp, b->err);
+	rc = check_parallelism(b->s->c, b->mp, b->s->stage, b->err);
 	if (rc)
 		return rc;
 	for (size_t g = 0; g < b->t->ngroups; g++)
@@ -234,8 +205,10 @@ static void compare_groups(struct recutter *b)
 		if (g >= b->t->ngroups || x->n != b->t->groups[g].n)
 			m->same_groups = m->same_order = false;
 		for (size_t i = 0; i < x->n; i++) {
-			m->same_groups &= x->params[i].group == g;
-			m->same_order &= x->params[i].group == g && x->params[i].listed == i;
+			const bool same = x->params[i].group == g && x->params[i].times == 1;
+
+			m->same_groups &= same;
+			m->same_order &= same && x->params[i].listed == i;
 		}
 	}
 }
@@ -262,14 +235,15 @@ static int check_joined(const struct recutter *b, const struct recut_group *g)
 
 static int build_groups(struct recutter *b)
 {
-	const struct experts *const *moe = b->s->c->moe;
 	int rc = read_optimizer(b);
 
-	rc = rc ?: check_experts(b->s->c, b->mp, b->s->ranks, b->err) ?: check_stage(b);
-	for (size_t i = 0; !rc && moe && b->s->stage != 3 && i < moe[b->mp / b->s->c->tp]->n; i++)
-		rc = check_expert_files(b, i);
+	rc = rc ?: check_experts(b->s->c, b->mp, b->err) ?: check_stage(b);
+	if (!rc && b->s->stage != 3)
+		rc = recut_check_expert_files(b) ?: recut_merge_groups(b);
 	for (uint32_t k = 0; !rc && k < b->nparam_groups; k++)
-		rc = b->s->stage == 3 ? recut_build_sub_groups(b, k) : recut_build_flat_group(b, k);
+		/* Not those of experts that are with others now. */
+		if (b->s->c->facts.zero3 || b->param_group[k] == k)
+			rc = b->s->stage == 3 ? recut_build_sub_groups(b, k) : recut_build_flat_group(b, k);
 	if (rc)
 		return rc;
 	compare_groups(b);

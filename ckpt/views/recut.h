@@ -39,10 +39,10 @@ int recut_init(struct recut *s, struct checkpoint *c, unsigned ranks, unsigned s
 	       struct errmsg *err);
 void recut_done(struct recut *s);
 
-/* Refuse a number of ranks over which experts cannot be spread, and another stage of ranks
+/* Refuse experts of stage 3, and another stage of ranks
  * that are not plainly data-parallel: 0 or -ENOTSUP.  Reads nothing; recut_init refuses
  * more. */
-int recut_check_cut(const struct checkpoint *c, unsigned ranks, unsigned stage, struct errmsg *err);
+int recut_check_cut(const struct checkpoint *c, unsigned stage, struct errmsg *err);
 
 /*
  * The files of a re-cut checkpoint that differ from those on disk: objects of one kind,

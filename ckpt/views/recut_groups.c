@@ -44,14 +44,16 @@ static void add_old(const struct recutter *b, struct recut_group *to, uint32_t g
 		const struct slice *s = old->slices[i];
 
 		to->params[to->n++] =
-			(struct recut_param){ group, (uint32_t)i,
-					      s->numel || b->s->c->facts.zero3 ? s : NULL };
+			(struct recut_param){ .group = group,
+					      .listed = (uint32_t)i,
+					      .slice = s->numel || b->s->c->facts.zero3 ? s : NULL,
+					      .times = 1 };
 	}
 }
 
 static uint64_t numel_of(const struct recut_param *p)
 {
-	return p->slice ? p->slice->numel : 0;
+	return p->slice ? p->slice->numel * p->times : 0;
 }
 
 /* Reorder the parameters as round_robin_gradients does, which deals them to the
@@ -123,7 +125,7 @@ static bool in_old_order(const struct recut_group *g)
 {
 	size_t i = 0;
 
-	while (i < g->n && g->params[i].listed == i)
+	while (i < g->n && g->params[i].listed == i && g->params[i].times == 1)
 		i++;
 	return i == g->n;
 }
@@ -185,7 +187,7 @@ int recut_build_flat_group(struct recutter *b, uint32_t param_group)
 {
 	struct recut_group *g = add_group(b, param_group);
 	const bool deals = b->s->c->facts.round_robin && !b->m->bf16;
-	int rc = g ? join(b, param_group, g) : -ENOMEM;
+	int rc = g ? join(b, param_group, g) ?: recut_widen(b, g) : -ENOMEM;
 
 	if (rc)
 		return rc;

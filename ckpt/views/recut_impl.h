@@ -3,6 +3,7 @@
 #define UCKPT_RECUT_IMPL_H
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/model/experts.h"
 #include "ckpt/table/partition.h"
 #include "ckpt/views/recut.h"
 
@@ -13,6 +14,9 @@ struct recut_param {
 	uint32_t group;
 	uint32_t listed;
 	const struct slice *slice; /* NULL: a parameter without elements */
+	/* A rank that stands for several old expert-parallel ones has the slice of the one with
+	 * this number among them, or of AutoEP's experts those of so many, end to end. */
+	unsigned ep, times;
 };
 
 /* A new flat group. */
@@ -74,5 +78,21 @@ void *recut_alloc(const struct recutter *b, size_t n, size_t item);
  */
 int recut_build_flat_group(struct recutter *b, uint32_t param_group);
 int recut_build_sub_groups(struct recutter *b, uint32_t param_group);
+
+/* recut_experts.c: over how many of `ranks` ranks experts are spread that were spread over
+ * `degree`. */
+unsigned recut_degree(unsigned degree, unsigned ranks);
+
+/* Give groups of experts one parameter group that have one ep_size now, and others had. */
+int recut_merge_groups(struct recutter *b);
+
+/* Give each rank of a new group the experts of all old ranks that it stands for. */
+int recut_widen(const struct recutter *b, struct recut_group *g);
+
+/* Are there all files of experts that new ranks load?  -ENOTSUP. */
+int recut_check_expert_files(const struct recutter *b);
+
+/* The name that a new rank has for a parameter with elements; `name` may hold it. */
+const char *recut_param_name(const struct recut_param *p, char name[EXPERT_NAME_MAX]);
 
 #endif

@@ -64,6 +64,7 @@ struct value *zero_object_folding(struct zero_object *o)
 
 	/* Of model states' parameters only families are recorded, which are texts. */
 	const struct value_field fields[] = {
+		{ "ep_size", value_new_int(o->a, experts->stripe.degree) },
 		{ "ep_rank", value_new_int(o->a, ep) },
 		{ KEY_PARAM_FAMILIES, value_pairs(params)
 					    ? zero_object_map(o, value_new_like(o->a, params), params,
@@ -78,14 +79,25 @@ struct value *recut_lay_out_expert(const struct recut *s, const struct tag_file 
 				   struct file_layout *d)
 {
 	const struct recut_group *g = find_experts(&s->mp[f->id.mp]);
-	struct value_field ranks, folding;
+	const struct value *old;
+	struct value_field folding;
+	int64_t size = 1, rank = 0;
 
 	if (!layout_use_file(d, f, (size_t)(f - s->c->files)))
 		return NULL;
-	ranks = (struct value_field){ "zero_partition_count",
-				      value_new_int(&d->a, g ? g->stripe.ranks : 1) };
-	folding = (struct value_field){ KEY_FOLDING,
-					value_edit(&d->a, value_find(d->old.root, KEY_FOLDING),
-						   &ranks, 1) };
-	return folding.val ? value_edit(&d->a, d->old.root, &folding, 1) : d->old.root;
+	old = value_find(d->old.root, KEY_FOLDING);
+	if (!g || !value_get_int(value_find(old, "ep_size"), &size) || size < g->stripe.degree ||
+	    !value_get_int(value_find(old, "ep_rank"), &rank))
+		return d->old.root;
+
+	const struct value_field fields[] = {
+		{ "zero_partition_count", value_new_int(&d->a, g->stripe.ranks) },
+		{ "ep_size", value_new_int(&d->a, g->stripe.degree) },
+		{ "ep_rank", value_new_int(&d->a, rank / (size / g->stripe.degree)) },
+	};
+
+	folding = (struct value_field){
+		KEY_FOLDING, value_edit(&d->a, value_find(d->old.root, KEY_FOLDING), fields, COUNT(fields))
+	};
+	return value_edit(&d->a, d->old.root, &folding, 1);
 }

@@ -28,6 +28,7 @@
  * parameter that is frozen as it loads, and None for nothing.
  */
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "ckpt/base/array.h"
@@ -45,6 +46,27 @@ struct model_states {
 	struct value **made;         /* of each slice, once a name has its tensor */
 	struct recut_names module;   /* of the new one */
 };
+
+/* The name of a parameter, and its shape, which were `old`. */
+static struct value *param_name(const struct zero_object *o, const struct recut_param *p,
+				struct value *old)
+{
+	char name[EXPERT_NAME_MAX];
+
+	return p->ep ? value_new_str(o->a, arena_strdup(o->a, recut_param_name(p, name))) : old;
+}
+
+static struct value *param_size(const struct zero_object *o, const struct recut_param *p,
+				struct value *old)
+{
+	uint64_t shape[TENSOR_DIMS_MAX];
+
+	if (p->times == 1)
+		return old;
+	memcpy(shape, p->slice->shape, p->slice->ndim * sizeof(*shape));
+	shape[0] *= p->times;
+	return tensor_size_to_value(o->a, shape, p->slice->ndim);
+}
 
 /* The entries of param_shapes by new group. */
 static struct value *param_shapes(struct zero_object *o, struct value *old)
@@ -64,7 +86,8 @@ static struct value *param_shapes(struct zero_object *o, struct value *old)
 			if (!d || p->listed >= d->n)
 				return ZERO_OBJECT_FAIL(o, -EBADMSG,
 							"param_shapes is not that of other ranks");
-			value_put(o->a, dict, d->v[p->listed].key, d->v[p->listed].val);
+			value_put(o->a, dict, param_name(o, p, d->v[p->listed].key),
+				  param_size(o, p, d->v[p->listed].val));
 		}
 		value_append(o->a, list, dict);
 	}
@@ -81,18 +104,38 @@ static struct value *shared_params(const struct zero_object *o, struct value *ol
 static struct value *autoep_layers(const struct zero_object *o, struct value *old)
 {
 	const struct value_seq *list = value_items(old);
+	const unsigned all = o->s->ranks * o->s->c->tp;
 	struct value *out = value_new(o->a, VALUE_LIST);
+	char name[32];
 
 	for (size_t i = 0; list && i < list->n; i++) {
-		int64_t ep = 1;
+		int64_t ep = 1, n = 1;
 
 		value_get_int(value_find(list->v[i], "ep_size"), &ep);
+		value_get_int(value_find(list->v[i], "num_experts"), &n);
 
-		const struct value_field ranks = { "expert_data_parallel_world_size",
-						   value_new_int(o->a, o->s->ranks * o->s->c->tp /
-									       (ep > 0 ? ep : 1)) };
+		const unsigned degree = recut_degree(ep > 0 ? (unsigned)ep : 1, all);
+		/* The first new rank stands for the first old ones. */
+		const unsigned rank = o->mp % o->s->c->tp % degree;
+		const int64_t local = n / degree;
 
-		value_append(o->a, out, value_edit(o->a, list->v[i], &ranks, 1));
+		snprintf(name, sizeof(name), "ep_size_%u", degree);
+
+		const struct value_field fields[] = {
+			{ "expert_data_parallel_world_size", value_new_int(o->a, all / degree) },
+			{ "ep_size", value_new_int(o->a, degree) },
+			{ "num_local_experts", value_new_int(o->a, local) },
+			{ "ep_group_name", value_new_str(o->a, arena_strdup(o->a, name)) },
+			{ "ep_rank", value_new_int(o->a, rank) },
+			{ "global_expert_start", value_new_int(o->a, rank * local) },
+			{ "global_expert_end", value_new_int(o->a, (rank + 1) * local) },
+			/* Without them it is the default, too. */
+			{ "expert_placement", NULL },
+			{ "affine_maps", NULL },
+		};
+
+		value_append(o->a, out,
+			     value_edit(o->a, list->v[i], fields, degree == ep ? 1 : COUNT(fields)));
 	}
 	return list ? out : old;
 }

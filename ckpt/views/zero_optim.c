@@ -10,6 +10,7 @@
  */
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 
 #include "ckpt/base/array.h"
 #include "ckpt/views/zero_object.h"
@@ -58,23 +59,33 @@ static size_t list_runs(struct zero_object *o, const struct recut_group *g,
 {
 	unsigned which;
 	const unsigned part = zero_object_part(o, g, &which);
-	size_t i, end, n = 0;
+	size_t i, end, most = 0, n = 0;
 
 	partition_params(&g->part, part, &i, &end);
-	*runs = arena_alloc(o->a, (end - i + 1) * sizeof(**runs));
-	*starts = arena_alloc(o->a, (end - i + 1) * sizeof(**starts));
+	for (size_t k = i; k < end; k++)
+		most += g->params[k].times;
+	*runs = arena_alloc(o->a, (most + 1) * sizeof(**runs));
+	*starts = arena_alloc(o->a, (most + 1) * sizeof(**starts));
 	for (; !layout_failed(o->d) && i < end; i++) {
+		const struct recut_param *p = &g->params[i];
 		const struct fragment f = partition_fragment(&g->part, i, part);
+		const uint64_t first = whole ? 0 : f.first;
+		const uint64_t last = f.numel ? first + (whole ? g->part.numel[i] : f.numel) : first;
+		/* So many old expert-parallel ranks are the new one. */
+		const unsigned k = o->s->c->ranks[o->mp].groups[p->group].degree / g->stripe.degree;
 
-		if (!f.numel)
-			continue;
-		(*starts)[n] = f.start;
-		(*runs)[n++] = (struct part_run){ .slice = g->params[i].slice,
-						  .ep = which,
-						  .state = state,
-						  .first = whole ? 0 : f.first,
-						  .numel = whole ? g->part.numel[i] : f.numel,
-						  .to = state->dtype };
+		for (uint64_t at = first, next; at < last; at = next) {
+			const uint64_t each = p->slice->numel, of = at / each;
+
+			next = (of + 1) * each < last ? (of + 1) * each : last;
+			(*starts)[n] = f.start + (at - first);
+			(*runs)[n++] = (struct part_run){ .slice = p->slice,
+							  .ep = which * k + p->ep + (unsigned)of,
+							  .state = state,
+							  .first = at - of * each,
+							  .numel = next - at,
+							  .to = state->dtype };
+		}
 	}
 	return n;
 }
@@ -93,7 +104,13 @@ static void add_elements(struct zero_object *o, const struct recut_group *g,
 	uint64_t *starts, at = 0;
 	const size_t n = list_runs(o, g, state, whole, &runs, &starts);
 
-	layout_note(d, c->ops->parts(c, runs, n, NULL, NULL, d->err));
+	/* Find together those that the same old ranks have. */
+	for (size_t i = 0, end; i < n && !layout_failed(d); i = end) {
+		for (end = i + 1; end < n && runs[end].ep == runs[i].ep; end++)
+			if (runs[end].slice->group != runs[i].slice->group)
+				break;
+		layout_note(d, c->ops->parts(c, runs + i, end - i, NULL, NULL, d->err));
+	}
 	for (size_t i = 0; i < n && !layout_failed(d); i++) {
 		if (!whole)
 			layout_add_zeros(d, map, (starts[i] - at) * item);
@@ -237,11 +254,22 @@ static struct value *param_groups(struct zero_object *o, struct value *old)
 	if (o->m->same_groups || !list)
 		return old;
 	for (size_t k = 0; k < list->n; k++) {
-		const struct value_field params = { "params", value_new(o->a, VALUE_LIST) };
+		const size_t first = g;
+		struct value_field fields[] = { { "params", value_new(o->a, VALUE_LIST) },
+						{ "name", value_find(list->v[k], "name") } };
+		char name[32];
 
 		for (; g < o->m->ngroups && o->m->groups[g].param_group == k; g++)
-			value_append(o->a, params.val, value_new_int(o->a, (int64_t)g));
-		value_append(o->a, out, value_edit(o->a, list->v[k], &params, 1));
+			value_append(o->a, fields[0].val, value_new_int(o->a, (int64_t)g));
+		/* Another has its experts, too. */
+		if (g == first && o->s->stage != 3)
+			continue;
+		if (g > first && value_is_true(value_find(list->v[k], "moe"))) {
+			snprintf(name, sizeof(name), "ep_size_%u", o->m->groups[first].stripe.degree);
+			if (!value_is_str(fields[1].val, name))
+				fields[1].val = value_new_str(o->a, arena_strdup(o->a, name));
+		}
+		value_append(o->a, out, value_edit(o->a, list->v[k], fields, COUNT(fields)));
 	}
 	return out;
 }
@@ -321,13 +349,14 @@ static struct value *mapping_value(struct zero_object *o, const struct recut_gro
 			{ "start", value_new_int(o->a, (int64_t)f.start) },
 		};
 
-		const char *name = f.numel ? g->params[i].slice->name : NULL;
+		char own[EXPERT_NAME_MAX];
+		const char *name = f.numel ? recut_param_name(&g->params[i], own) : NULL;
 		const struct recut_name *shared = name ? recut_names_find(&names, name) : NULL;
 
 		if (name)
 			value_put(o->a, out,
 				  shared ? value_pairs(families)->v[shared->index].key
-					 : value_new_str(o->a, name),
+					 : value_new_str(o->a, arena_strdup(o->a, name)),
 				  value_new_object(o->a, class,
 						   value_new_fields(o->a, place, COUNT(place))));
 	}

@@ -51,7 +51,7 @@ HIDDEN = 6
 VOCABULARY = 13
 LOCAL_EXPERT = re.compile(r"(.*\.deepspeed_experts\.)(\d+)(\..*)")
 
-# world: ranks; ep: ranks that share the experts; frozen: parameters with these
+# world: ranks; ep: ranks that share the experts, or those of each layer; frozen: parameters with these
 # suffixes are not trained; dtype: the model's, fp32 or bf16.
 CASES = {
     "moe2_ep2_dp4_z1": dict(world=4, ep=2, stage=1, layers=2),
@@ -82,8 +82,8 @@ class MoeNet(nn.Module):
         self.embed = nn.Embedding(VOCABULARY, HIDDEN)
         self.moe = nn.ModuleList(
             MoE(hidden_size=HIDDEN, expert=nn.Linear(HIDDEN, HIDDEN),
-                num_experts=4, ep_size=ep, capacity_factor=4.0,
-                min_capacity=1) for _ in range(layers))
+                num_experts=4, ep_size=size, capacity_factor=4.0,
+                min_capacity=1) for size in (ep if isinstance(ep, tuple) else (ep,) * layers))
         self.head = nn.Linear(HIDDEN, VOCABULARY)
 
     def forward(self, ids):

@@ -64,11 +64,13 @@ refused 'ranks=4097: not a number of ranks' --to zero --ranks 4097 "$source"
 refused 'stage=2: ' --stage 2 "$source"
 refused 'stage=any requires to=universal' --to zero --ranks 2 --stage any "$source"
 refused 'stage=4: must be .*1, 2 or 3' --to zero --ranks 2 --stage 4 "$source"
-refused 'spread over 2 ranks: 3 is no multiple' --to zero --ranks 3 \
+refused 'cannot change with frozen experts' --to zero --ranks 2 --stage 1 \
+	"$good/moe_ep2_dp2_z2_frozen/$(tag_of moe_ep2_dp2_z2_frozen)"
+refused 'cannot change with experts, but from 1 to 2' --to zero --ranks 2 --stage 3 \
 	"$good/moe_ep2_dp2_z1/$(tag_of moe_ep2_dp2_z1)"
 refused 'ZeRO-3 with experts' --to zero --ranks 4 \
 	"$good/autoep2_dp2_z3/$(tag_of autoep2_dp2_z3)"
-refused 'cannot change with tensor or pipeline parallelism' --to zero --ranks 2 --stage 2 \
+refused 'cannot change with tensor or pipeline parallelism' --to zero --ranks 2 --stage 3 \
 	"$good/meg_tp2_dp2_z1_bf16/$(tag_of meg_tp2_dp2_z1_bf16)"
 refused 'records no param_groups' --to zero --ranks 2 --stage 3 \
 	"$good/z1_elastic_dp2/$(tag_of z1_elastic_dp2)"

