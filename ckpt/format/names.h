@@ -81,6 +81,7 @@ extern const char *const names_dcp_pairs[DCP_PAIRS][2];
 #define KEY_FROZEN_FRAGMENTS "frozen_param_fragments"
 #define KEY_SHARED_PARAMS "shared_params"
 #define KEY_FOLDING "folding"
+#define KEY_PARTITION_GROUPS "ds_zero_partition_groups"
 #define KEY_PARAM_FAMILIES "param_families"
 #define KEY_UC_INFO "universal_checkpoint_info"
 

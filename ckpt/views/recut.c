@@ -110,20 +110,6 @@ static int refuse(const struct recutter *b, const char *why)
 	return errmsg_set(b->err, -ENOTSUP, "%s: %s", b->s->c->path, why);
 }
 
-static int check_experts(const struct checkpoint *c, unsigned mp, struct errmsg *err)
-{
-	const struct rank_table *t = &c->ranks[mp];
-
-	for (size_t g = 0; c->facts.zero3 && g < t->ngroups; g++)
-		if (t->groups[g].degree > 1 || t->groups[g].lanes > 1)
-			return errmsg_set(
-				err, -ENOTSUP,
-				"%s: ZeRO-3 with experts: DeepSpeed loads them only on the number of"
-				" ranks that saved them",
-				c->path);
-	return 0;
-}
-
 /* Does the optimizer own all experts?  Only stages 2 and 3 list others. */
 static bool trains_experts(const struct checkpoint *c)
 {
@@ -165,14 +151,10 @@ static int check_parallelism(const struct checkpoint *c, unsigned mp, unsigned s
 int recut_check_cut(const struct checkpoint *c, unsigned stage, struct errmsg *err)
 {
 	const int64_t old = c->facts.stage;
-	int rc = 0;
 
-	for (unsigned mp = 0; !rc && mp < c->tp * c->pp; mp++)
-		rc = check_experts(c, mp, err);
 	/* Without ZeRO the stage is 0, and views are of stage 1. */
-	if (!rc && stage && old >= 0 && stage != (old ? old : 1))
-		rc = check_parallelism(c, 0, stage, err);
-	return rc;
+	return stage && old >= 0 && stage != (old ? old : 1) ? check_parallelism(c, 0, stage, err)
+							      : 0;
 }
 
 static int check_stage(const struct recutter *b)
@@ -237,9 +219,7 @@ static int build_groups(struct recutter *b)
 {
 	int rc = read_optimizer(b);
 
-	rc = rc ?: check_experts(b->s->c, b->mp, b->err) ?: check_stage(b);
-	if (!rc && b->s->stage != 3)
-		rc = recut_check_expert_files(b) ?: recut_merge_groups(b);
+	rc = rc ?: check_stage(b) ?: recut_check_experts(b);
 	for (uint32_t k = 0; !rc && k < b->nparam_groups; k++)
 		/* Not those of experts that are with others now. */
 		if (b->s->c->facts.zero3 || b->param_group[k] == k)

@@ -61,7 +61,7 @@ static int check_group(const struct recutter *b, const struct slice_group *g)
 	return 0;
 }
 
-int recut_merge_groups(struct recutter *b)
+static int merge_groups(struct recutter *b)
 {
 	const struct slice_group *v = b->t->groups;
 	bool fewer = false;
@@ -189,13 +189,20 @@ static int check_layer(const struct recutter *b, const struct experts *x, size_t
 	return 0;
 }
 
-int recut_check_expert_files(const struct recutter *b)
+int recut_check_experts(struct recutter *b)
 {
 	const struct checkpoint *c = b->s->c;
 	const struct experts *x = c->moe ? c->moe[b->mp / c->tp] : NULL;
 	int rc = 0;
 
-	for (size_t i = 0; !rc && x && i < x->n; i++)
+	for (size_t g = 0; b->s->stage == 3 && g < b->t->ngroups; g++)
+		if (new_degree(b, &b->t->groups[g]) != b->t->groups[g].degree)
+			return errmsg_set(b->err, -ENOTSUP,
+					  "%s: the experts are spread over %u ranks: with ZeRO-3, %u"
+					  " must be a multiple of that",
+					  c->path, b->t->groups[g].degree,
+					  b->s->ranks * b->t->groups[g].lanes);
+	for (size_t i = 0; !rc && b->s->stage != 3 && x && i < x->n; i++)
 		rc = check_layer(b, x, i);
-	return rc;
+	return rc || b->s->stage == 3 ? rc : merge_groups(b);
 }

@@ -183,6 +183,12 @@ static int record(const struct recutter *b, struct recut_group *g)
 	return rc;
 }
 
+/* The new ranks that a group is cut over. */
+static unsigned new_ranks(const struct recutter *b, const struct rank_stripe *s)
+{
+	return b->s->ranks * s->lanes / s->degree;
+}
+
 int recut_build_flat_group(struct recutter *b, uint32_t param_group)
 {
 	struct recut_group *g = add_group(b, param_group);
@@ -191,7 +197,7 @@ int recut_build_flat_group(struct recutter *b, uint32_t param_group)
 
 	if (rc)
 		return rc;
-	g->stripe.ranks = b->s->ranks * g->stripe.lanes / g->stripe.degree;
+	g->stripe.ranks = new_ranks(b, &g->stripe);
 	/* With parameter_alignment DeepSpeed records the dealt places. */
 	if (deals && !is_aligned(b, g))
 		rc = record(b, g);
@@ -223,7 +229,7 @@ static bool follows_rule(const struct recutter *b, const struct recut_group *all
 	for (size_t i = 0; i < all->n; i = end) {
 		const uint32_t g = all->params[i].group;
 
-		end = sub_group_end(b, all, i, b->s->c->dp);
+		end = sub_group_end(b, all, i, all->stripe.ranks);
 		if (all->params[end - 1].group != g || (end < all->n && all->params[end].group == g))
 			return false;
 	}
@@ -247,7 +253,7 @@ static int build_sub_group(struct recutter *b, const struct recut_group *all, si
 	if (!g)
 		return -ENOMEM;
 	g->stripe = all->stripe;
-	g->stripe.ranks = b->s->ranks;
+	g->stripe.ranks = new_ranks(b, &g->stripe);
 	g->like = all->params[first].group;
 	g->params = all->params + first;
 	g->n = end - first;
@@ -264,7 +270,7 @@ int recut_build_sub_groups(struct recutter *b, uint32_t param_group)
 	if (!rule)
 		b->s->warning = "its sub-groups do not follow from sub_group_size; they are kept";
 	for (size_t i = 0; !rc && i < all.n; i = end) {
-		end = rule ? sub_group_end(b, &all, i, b->s->ranks) : old_end(&all, i);
+		end = rule ? sub_group_end(b, &all, i, new_ranks(b, &all.stripe)) : old_end(&all, i);
 		rc = build_sub_group(b, &all, i, end);
 	}
 	return rc;

@@ -83,14 +83,12 @@ int recut_build_sub_groups(struct recutter *b, uint32_t param_group);
  * `degree`. */
 unsigned recut_degree(unsigned degree, unsigned ranks);
 
-/* Give groups of experts one parameter group that have one ep_size now, and others had. */
-int recut_merge_groups(struct recutter *b);
+/* Check that experts can be spread over the new ranks, which find the files that they load.
+ * Gives groups one parameter group that have one ep_size now, and others had.  -ENOTSUP. */
+int recut_check_experts(struct recutter *b);
 
 /* Give each rank of a new group the experts of all old ranks that it stands for. */
 int recut_widen(const struct recutter *b, struct recut_group *g);
-
-/* Are there all files of experts that new ranks load?  -ENOTSUP. */
-int recut_check_expert_files(const struct recutter *b);
 
 /* The name that a new rank has for a parameter with elements; `name` may hold it. */
 const char *recut_param_name(const struct recut_param *p, char name[EXPERT_NAME_MAX]);

@@ -104,7 +104,9 @@ static struct value *shared_params(const struct zero_object *o, struct value *ol
 static struct value *autoep_layers(const struct zero_object *o, struct value *old)
 {
 	const struct value_seq *list = value_items(old);
-	const unsigned all = o->s->ranks * o->s->c->tp;
+	const struct checkpoint *c = o->s->c;
+	const struct experts *x = c->moe ? c->moe[o->mp / c->tp] : NULL;
+	const unsigned all = o->s->ranks * c->tp;
 	struct value *out = value_new(o->a, VALUE_LIST);
 	char name[32];
 
@@ -115,27 +117,33 @@ static struct value *autoep_layers(const struct zero_object *o, struct value *ol
 		value_get_int(value_find(list->v[i], "num_experts"), &n);
 
 		const unsigned degree = recut_degree(ep > 0 ? (unsigned)ep : 1, all);
-		/* The first new rank stands for the first old ones. */
-		const unsigned rank = o->mp % o->s->c->tp % degree;
 		const int64_t local = n / degree;
+		const struct rank_stripe stripe = { .ranks = all / degree,
+						    .degree = degree,
+						    .data_first = x && x->data_first,
+						    .lanes = o->s->c->tp };
+		unsigned rank;
+		const unsigned part = rank_stripe_part(
+			&stripe, rank_stripe_at(&stripe, o->mp, o->rank), &rank);
 
 		snprintf(name, sizeof(name), "ep_size_%u", degree);
 
 		const struct value_field fields[] = {
-			{ "expert_data_parallel_world_size", value_new_int(o->a, all / degree) },
-			{ "ep_size", value_new_int(o->a, degree) },
-			{ "num_local_experts", value_new_int(o->a, local) },
-			{ "ep_group_name", value_new_str(o->a, arena_strdup(o->a, name)) },
+			{ "expert_data_parallel_world_size", value_new_int(o->a, stripe.ranks) },
+			{ "expert_data_parallel_rank", value_new_int(o->a, part) },
 			{ "ep_rank", value_new_int(o->a, rank) },
 			{ "global_expert_start", value_new_int(o->a, rank * local) },
 			{ "global_expert_end", value_new_int(o->a, (rank + 1) * local) },
-			/* Without them it is the default, too. */
+			/* Of fewer ranks.  Without a placement it is the default, too. */
+			{ "ep_size", value_new_int(o->a, degree) },
+			{ "num_local_experts", value_new_int(o->a, local) },
+			{ "ep_group_name", value_new_str(o->a, arena_strdup(o->a, name)) },
 			{ "expert_placement", NULL },
 			{ "affine_maps", NULL },
 		};
 
 		value_append(o->a, out,
-			     value_edit(o->a, list->v[i], fields, degree == ep ? 1 : COUNT(fields)));
+			     value_edit(o->a, list->v[i], fields, degree == ep ? 5 : COUNT(fields)));
 	}
 	return list ? out : old;
 }

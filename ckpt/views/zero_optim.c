@@ -363,6 +363,31 @@ static struct value *mapping_value(struct zero_object *o, const struct recut_gro
 	return out;
 }
 
+/* What AutoEP records of stage 3's groups: over which ranks of all each is cut.
+ * Tensor-parallel ranks are counted first. */
+static struct value *partition_group(struct zero_object *o, const struct recut_group *g)
+{
+	const struct value *old = value_find_path(o->root, KEY_OPTIMIZER_STATE_DICT,
+						  KEY_PARTITION_GROUPS, NULL);
+	const unsigned step = o->s->c->tp / g->stripe.lanes, first = o->mp % step;
+	struct value *ranks = value_new(o->a, VALUE_LIST);
+	unsigned which;
+	const unsigned part = zero_object_part(o, g, &which);
+	const struct value_field fields[] = {
+		{ "sub_group", value_new_int(o->a, g - o->m->groups) },
+		{ "partition_count", value_new_int(o->a, g->stripe.ranks) },
+		{ "partition_rank", value_new_int(o->a, part) },
+		{ "partition_ranks", ranks },
+	};
+
+	for (unsigned i = 0; i < g->stripe.ranks; i++) {
+		const unsigned rank = rank_stripe_rank(&g->stripe, which, i);
+
+		value_append(o->a, ranks, value_new_int(o->a, rank * step + first));
+	}
+	return value_edit(o->a, value_item(old, g->like), fields, COUNT(fields));
+}
+
 /* ZeroStageEnum(n), or a number if the old file has one. */
 static struct value *stage_value(const struct zero_object *o, const struct value *old)
 {
@@ -446,6 +471,9 @@ static struct value *zero_dict(struct zero_object *o, struct value *old)
 						      ? value_find(old, "param_alignment_paddings")
 						      : list_groups(o, alignment_value) },
 		{ KEY_PARAM_SLICE_MAPPINGS, zero3 ? NULL : list_groups(o, mapping_value) },
+		{ KEY_PARTITION_GROUPS, value_find_items(old, KEY_PARTITION_GROUPS)
+						? list_groups(o, partition_group)
+						: value_find(old, KEY_PARTITION_GROUPS) },
 	};
 
 	return value_edit(o->a, old, fields, COUNT(fields));

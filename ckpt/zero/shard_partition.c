@@ -244,7 +244,7 @@ static bool are_ranks(const struct shard_reader *r, const struct value *v,
 static int check_partition_group(const struct shard_reader *r, size_t g)
 {
 	const struct rank_stripe *s = &r->layout->stripe[g];
-	const struct value *all = value_find(r->dict, "ds_zero_partition_groups");
+	const struct value *all = value_find(r->dict, KEY_PARTITION_GROUPS);
 	const struct value *v = value_item(all, g);
 	unsigned which;
 	const unsigned part = shard_part(r, g, &which);

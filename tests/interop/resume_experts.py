@@ -40,6 +40,8 @@ RECUTS = [
     ("moe_ep2_dp4_z2_data_first", dict(world=3, ep=1)),
     ("autoep2_dp4_z2_bf16", dict(world=2)),
     ("autoep2_dp4_z2_bf16", dict(world=3, ep=1)),
+    ("autoep2_dp4_z3_bf16", dict(world=2)),
+    ("autoep2_dp2_z3", dict(world=6)),
     (MIXED, dict(world=2, ep=(2, 2, 2))),
     (MIXED, dict(world=3, ep=(1, 1, 1))),
     (MIXED, dict(world=8)),

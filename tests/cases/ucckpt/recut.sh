@@ -68,7 +68,7 @@ refused 'cannot change with frozen experts' --to zero --ranks 2 --stage 1 \
 	"$good/moe_ep2_dp2_z2_frozen/$(tag_of moe_ep2_dp2_z2_frozen)"
 refused 'cannot change with experts, but from 1 to 2' --to zero --ranks 2 --stage 3 \
 	"$good/moe_ep2_dp2_z1/$(tag_of moe_ep2_dp2_z1)"
-refused 'ZeRO-3 with experts' --to zero --ranks 4 \
+refused 'spread over 2 ranks: with ZeRO-3, 3 must be a multiple' --to zero --ranks 3 \
 	"$good/autoep2_dp2_z3/$(tag_of autoep2_dp2_z3)"
 refused 'cannot change with tensor or pipeline parallelism' --to zero --ranks 2 --stage 3 \
 	"$good/meg_tp2_dp2_z1_bf16/$(tag_of meg_tp2_dp2_z1_bf16)"

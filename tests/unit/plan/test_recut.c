@@ -211,17 +211,13 @@ static bool has_fewer(const struct recut *r, unsigned n)
 	return false;
 }
 
-/* Experts of stage 3 stay where they are, and some files of others that tensor-parallel ranks
- * share were not saved by all; an expert_placement may have an order of its own. */
+/* Experts of stage 3 are on as many ranks as they were, and some files of others that
+ * tensor-parallel ranks share were not saved by all. */
 static bool may_refuse(const struct recut *r, unsigned n)
 {
 	const struct checkpoint *c = plan_checkpoint(r->whole);
 
-	for (size_t g = 0; g < c->ranks->ngroups; g++)
-		if (c->ranks->groups[g].degree > 1 &&
-		    (c->facts.zero3 || (has_fewer(r, n) && c->ranks->groups[g].lanes > 1)))
-			return true;
-	return false;
+	return has_fewer(r, n) && (c->facts.zero3 || c->tp > 1);
 }
 
 /* Re-cut the checkpoint in `dir` back: the result is the original. */
