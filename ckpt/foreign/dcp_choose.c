@@ -305,29 +305,15 @@ static unsigned common_depth(const struct dcp_prefix *a, const struct dcp_prefix
 	return n;
 }
 
-static int by_place(const void *a, const void *b)
-{
-	const struct dcp_entry *x = *(struct dcp_entry *const *)a;
-	const struct dcp_entry *y = *(struct dcp_entry *const *)b;
-
-	return (x > y) - (x < y);
-}
-
 /* May the tensors be the parameters of an optimizer that has numbers for them? */
 static bool has_numbers(const struct choice *c, const struct candidate *x)
 {
-	struct dcp_entry **v = malloc((x->n + 1) * sizeof(struct dcp_entry *));
 	struct errmsg why, *err = c->f->err;
-	int rc = v ? 0 : -ENOMEM;
+	int rc;
 
-	if (!rc) {
-		memcpy(v, x->entries, x->n * sizeof(struct dcp_entry *));
-		qsort(v, x->n, sizeof(struct dcp_entry *), by_place);
-		c->f->err = &why;
-		rc = dcp_numbers_match(c->f, v, x->n, NULL);
-		c->f->err = err;
-	}
-	free(v);
+	c->f->err = &why;
+	rc = dcp_numbers_match(c->f, x->entries, x->n, NULL);
+	c->f->err = err;
 	return rc == 0;
 }
 

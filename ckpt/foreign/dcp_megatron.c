@@ -213,27 +213,11 @@ static const char *find_optimizer(const char *key)
 struct arranging {
 	struct dcp_megatron *x;
 	struct dcp_metadata *m;
-	const struct dcp_entry **by_key;
+	struct dcp_entry **by_key;
 	size_t n;
 	const char *dir;
 	struct errmsg *err;
 };
-
-static int by_key(const void *a, const void *b)
-{
-	return strcmp((*(const struct dcp_entry *const *)a)->key,
-		      (*(const struct dcp_entry *const *)b)->key);
-}
-
-/* Give a state the shape of its parameter, if it is flattened. */
-static int unflatten(const struct arranging *x, struct dcp_entry *t, const char *name)
-{
-	const struct dcp_entry wanted = { .key = name }, *key = &wanted;
-	const struct dcp_entry *const *param =
-		bsearch(&key, x->by_key, x->n, sizeof(*x->by_key), by_key);
-
-	return param && (*param)->is_tensor ? dcp_unflatten(x->m, t, *param, x->dir, x->err) : 0;
-}
 
 static int arrange(const struct arranging *x, struct dcp_entry t)
 {
@@ -243,6 +227,7 @@ static int arrange(const struct arranging *x, struct dcp_entry t)
 	const char *name = dot ? dot + 1 : t.key;
 	const char *rest = t.ndim ? find_stack(name) : NULL;
 	const char *field = dot ? arena_strndup(&x->m->arena, state, (size_t)(dot - state)) : NULL;
+	const struct dcp_entry *param;
 	int rc;
 
 	if (!t.is_tensor)
@@ -251,7 +236,8 @@ static int arrange(const struct arranging *x, struct dcp_entry t)
 		x->x->unread = t.key;
 		return 0;
 	}
-	rc = field ? unflatten(x, &t, name) : 0;
+	param = field ? dcp_entry_of_key(x->by_key, x->n, name) : NULL;
+	rc = param && param->is_tensor ? dcp_unflatten(x->m, &t, param, x->dir, x->err) : 0;
 	if (rc)
 		return rc;
 	if (field && strcmp(field, "param") == 0)
@@ -268,13 +254,9 @@ static int arrange_all(struct dcp_megatron *x, struct dcp_metadata *m, const cha
 		       struct errmsg *err)
 {
 	const struct dcp_entry *entries = m->entries;
-	struct arranging a = { x, m, calloc(m->nentries + 1, sizeof(*a.by_key)), m->nentries, dir, err };
+	struct arranging a = { x, m, dcp_entries_by_key(m), m->nentries, dir, err };
 	int rc = a.by_key ? 0 : errmsg_nomem(err, dir);
 
-	for (size_t i = 0; !rc && i < a.n; i++)
-		a.by_key[i] = &entries[i];
-	if (!rc && a.n)
-		qsort(a.by_key, a.n, sizeof(*a.by_key), by_key);
 	m->entries = NULL;
 	m->nentries = m->cap = 0;
 	for (size_t i = 0; !rc && i < a.n; i++)

@@ -26,7 +26,7 @@ struct shape {
 
 struct matching {
 	struct dcp_reader *f;
-	struct dcp_entry *const *tensors;
+	struct dcp_entry **tensors;
 	size_t n;
 	const struct dcp_entry **like; /* of each parameter: a state of its shape, or NULL */
 	size_t *first, *last;         /* of each: tensors that it may be at the earliest, latest */
@@ -201,28 +201,41 @@ static size_t count_params(const struct dcp_model *o)
 	return n;
 }
 
+/* Entries are in the model's order. */
+static int by_place(const void *a, const void *b)
+{
+	const struct dcp_entry *x = *(struct dcp_entry *const *)a;
+	const struct dcp_entry *y = *(struct dcp_entry *const *)b;
+
+	return (x > y) - (x < y);
+}
+
 int dcp_numbers_match(struct dcp_reader *f, struct dcp_entry *const *tensors, size_t n,
 		      struct dcp_entry **found)
 {
 	const size_t count = count_params(f->o);
 	struct matching m = { .f = f,
-			      .tensors = tensors,
+			      .tensors = calloc(n + 1, sizeof(*m.tensors)),
 			      .n = n,
 			      .like = calloc(count + 1, sizeof(*m.like)),
 			      .first = calloc(2 * count + 1, sizeof(*m.first)),
 			      .tied = calloc(n + 1, sizeof(*m.tied)),
 			      .shapes = calloc(count + 1, sizeof(*m.shapes)) };
-	int rc = m.like && m.first && m.tied && m.shapes ? 0 : errmsg_nomem(f->err, f->file);
+	const bool ok = m.tensors && m.like && m.first && m.tied && m.shapes;
+	int rc = ok ? 0 : errmsg_nomem(f->err, f->file);
 
 	if (!rc && f->o->ngroups > STEPS_MAX / (n + 1))
 		rc = ERRMSG_FILE(f, -ENOTSUP, "too many groups of parameters without names");
 	if (!rc) {
+		memcpy(m.tensors, tensors, n * sizeof(*tensors));
+		qsort(m.tensors, n, sizeof(*m.tensors), by_place);
 		m.last = m.first + count;
 		list_shapes(&m);
 	}
 	rc = rc ?: match_groups(&m, found);
 	if (rc == -ENOTSUP && n > count)
 		rc = find_tied(&m) ?: match_groups(&m, found);
+	free(m.tensors);
 	free(m.like);
 	free(m.first);
 	free(m.tied);
@@ -258,14 +271,6 @@ static int give_names(struct dcp_reader *f, struct dcp_entry *const *found)
 	return 0;
 }
 
-static int by_place(const void *a, const void *b)
-{
-	const struct dcp_entry *x = *(struct dcp_entry *const *)a;
-	const struct dcp_entry *y = *(struct dcp_entry *const *)b;
-
-	return (x > y) - (x < y);
-}
-
 int dcp_numbers_check(struct dcp_reader *f)
 {
 	const struct dcp_model *o = f->o;
@@ -294,8 +299,6 @@ int dcp_numbers_resolve(struct dcp_reader *f)
 	rc = tensors && found ? 0 : errmsg_nomem(f->err, f->file);
 	for (size_t i = 0; tensors && i < f->weights.n; i++)
 		tensors[i] = f->weights.v[i].entry;
-	if (!rc && f->weights.n)
-		qsort(tensors, f->weights.n, sizeof(struct dcp_entry *), by_place);
 	rc = rc ?: dcp_numbers_match(f, tensors, f->weights.n, found) ?: give_names(f, found);
 	free(tensors);
 	free(found);

@@ -99,8 +99,8 @@ int dcp_choose_model(struct dcp_reader *f);
 const char *dcp_name_clean(struct arena *a, const char *name);
 
 /*
- * Find which tensors of a dict, in the model's order, are the optimizer's parameters, which
- * have numbers: those of a group are in the model's order, and have the shapes of its
+ * Find which tensors of a dict, in any order, are the optimizer's parameters, which have
+ * numbers: those of a group are in the model's order, and have the shapes of its
  * states.  Fills in `found`, unless it is NULL: one for each parameter of the groups in turn.
  * -ENOTSUP if there are no such tensors, or if others could be, too.
  */

@@ -29,11 +29,6 @@ bool dcp_is_raw(const struct dcp_entry *t, const struct dcp_chunk *c)
 	       c->len == c->numel * dtype_size(t->dtype);
 }
 
-static int by_key(const void *a, const void *b)
-{
-	return strcmp((*(struct dcp_entry *const *)a)->key, (*(struct dcp_entry *const *)b)->key);
-}
-
 /* The chunk of a tensor in a file; NULL if there is none, or several, which are not told
  * apart. */
 static struct dcp_chunk *find_chunk(const struct dcp_entry *t, size_t file)
@@ -53,12 +48,10 @@ static struct dcp_chunk *find_chunk(const struct dcp_entry *t, size_t file)
 /* Note where a tensor is; what contradicts the metadata is found to be missing later. */
 static void note(const struct finding *f, size_t file, const struct stored *v)
 {
-	struct dcp_entry wanted = { .key = v->name }, *key = &wanted;
-	struct dcp_entry **t = bsearch(&key, f->by_key, f->x->metadata.nentries, sizeof(*f->by_key),
-				       by_key);
-	struct dcp_chunk *c = t ? find_chunk(*t, file) : NULL;
+	struct dcp_entry *t = dcp_entry_of_key(f->by_key, f->x->metadata.nentries, v->name);
+	struct dcp_chunk *c = t ? find_chunk(t, file) : NULL;
 
-	if (c && dcp_is_raw(*t, c) && v->dtype == (*t)->dtype && v->ndim == (*t)->ndim &&
+	if (c && dcp_is_raw(t, c) && v->dtype == t->dtype && v->ndim == t->ndim &&
 	    (!v->ndim || memcmp(v->shape, c->size, v->ndim * sizeof(*v->shape)) == 0))
 		atomic_store(&c->data, v->storage);
 }
@@ -90,12 +83,10 @@ static bool want_files(struct finding *f)
 	const struct dcp_metadata *m = &f->x->metadata;
 	bool any = false;
 
-	for (size_t i = 0; i < m->nentries; i++) {
-		f->by_key[i] = &m->entries[i];
+	for (size_t i = 0; i < m->nentries; i++)
 		for (size_t k = 0; k < m->entries[i].nchunks; k++)
 			if (dcp_is_raw(&m->entries[i], &m->entries[i].chunks[k]))
 				any = f->wanted[m->entries[i].chunks[k].file] = true;
-	}
 	return any;
 }
 
@@ -118,13 +109,14 @@ static int check_found(const struct dcp_checkpoint *x, struct errmsg *err)
 int dcp_safetensors_find(struct dcp_checkpoint *x, struct errmsg *err)
 {
 	const struct dcp_metadata *m = &x->metadata;
-	struct finding f = { x, calloc(m->nentries + 1, sizeof(*f.by_key)),
-			     calloc(m->nfiles + 1, sizeof(*f.wanted)) };
-	int rc = f.by_key && f.wanted ? 0 : errmsg_nomem(err, x->path);
+	struct finding f = { .x = x, .wanted = calloc(m->nfiles + 1, sizeof(*f.wanted)) };
+	int rc = f.wanted ? 0 : errmsg_nomem(err, x->path);
 
 	if (!rc && want_files(&f)) {
-		qsort(f.by_key, m->nentries, sizeof(*f.by_key), by_key);
-		rc = parallel_far(m->nfiles, 1, read_file, &f, err) ?: check_found(x, err);
+		f.by_key = dcp_entries_by_key(m);
+		rc = f.by_key ? parallel_far(m->nfiles, 1, read_file, &f, err)
+						?: check_found(x, err)
+			      : errmsg_nomem(err, x->path);
 	}
 	free(f.by_key);
 	free(f.wanted);
