@@ -40,7 +40,7 @@ static const struct dcp_entry *find_weight(const struct dcp_reader *f, const cha
 		return NULL;
 	memcpy(text, prefix, n);
 	strcpy(text + n, rest);
-	w = array_find(f->weights.v, f->weights.n, sizeof(*f->weights.v), text);
+	w = dcp_weight_find(f, text);
 	*name = text;
 	return w ? w->entry : NULL;
 }
@@ -71,8 +71,7 @@ static int is_fused(const struct dcp_reader *f, const char *param, struct fused 
 
 	while (begin && begin > param && begin[-1] != '.')
 		begin--;
-	if (!begin || strncmp(begin, "wqkv.", 5) != 0 ||
-	    array_find(f->weights.v, f->weights.n, sizeof(*f->weights.v), param))
+	if (!begin || strncmp(begin, "wqkv.", 5) != 0 || dcp_weight_find(f, param))
 		return 0;
 	for (unsigned i = 0; i < PARTS; i++) {
 		char rest[64];

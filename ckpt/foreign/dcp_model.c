@@ -12,8 +12,6 @@
 #include "ckpt/foreign/dcp_model.h"
 
 #include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/base/array.h"
@@ -38,8 +36,7 @@ static const char *name_of(const struct dcp_reader *f, const struct dcp_entry *t
 	return dcp_prefix_name(&f->model, t);
 }
 
-/* Is it a tensor below the model's prefix? */
-static bool is_of_model(const struct dcp_reader *f, const struct dcp_entry *t)
+bool dcp_is_of_model(const struct dcp_reader *f, const struct dcp_entry *t)
 {
 	return t->is_tensor && t->depth == f->model.depth + 1 && dcp_prefix_has(&f->model, t) &&
 	       !dcp_optimizer_has(f, t);
@@ -50,7 +47,7 @@ bool dcp_is_floating(enum dtype d)
 	return d <= DTYPE_BF16 || d == DTYPE_F8_E4M3 || d == DTYPE_F8_E5M2;
 }
 
-static struct dcp_finding *find_weight(const struct dcp_reader *f, const char *name)
+struct dcp_finding *dcp_weight_find(const struct dcp_reader *f, const char *name)
 {
 	return array_find(f->weights.v, f->weights.n, sizeof(*f->weights.v), name);
 }
@@ -75,7 +72,7 @@ static int list_weights(struct dcp_reader *f)
 	if (!l->v)
 		return errmsg_nomem(f->err, f->file);
 	for (size_t i = 0; i < f->m->nentries; i++)
-		if (is_of_model(f, &f->m->entries[i]))
+		if (dcp_is_of_model(f, &f->m->entries[i]))
 			l->v[l->n++] = (struct dcp_finding){
 				.param = name_of(f, &f->m->entries[i]),
 				.entry = &f->m->entries[i],
@@ -91,7 +88,7 @@ static int list_weights(struct dcp_reader *f)
 /* Note that a tensor is a parameter. */
 static int own(const struct dcp_reader *f, const struct dcp_param *p)
 {
-	struct dcp_finding *w = find_weight(f, p->name);
+	struct dcp_finding *w = dcp_weight_find(f, p->name);
 
 	if (w->owner)
 		return ERRMSG_FILE(f, -ENOTSUP, "%s: is twice in the optimizer's groups",
@@ -264,7 +261,7 @@ static int complete_group(struct dcp_reader *f, struct dcp_group *g)
 /* Find the weight of a parameter. */
 static int set_weight(const struct dcp_reader *f, struct dcp_param *p)
 {
-	const struct dcp_finding *w = find_weight(f, p->name);
+	const struct dcp_finding *w = dcp_weight_find(f, p->name);
 
 	if (!w)
 		return ERRMSG_FILE(f, -ENOTSUP,
@@ -293,7 +290,7 @@ static int divide_group(struct dcp_reader *f)
 	if (!v || f->a->failed)
 		return errmsg_nomem(f->err, f->file);
 	for (size_t i = 0; told && i < all.nparams; i++) {
-		const struct dcp_finding *w = find_weight(f, all.params[i].name);
+		const struct dcp_finding *w = dcp_weight_find(f, all.params[i].name);
 		const size_t k = w ? dcp_megatron_group(x, w->param, w->entry->ndim) : x->ngroups;
 
 		told &= k < x->ngroups;
@@ -329,7 +326,7 @@ static int set_one_group(struct dcp_reader *f)
 	for (size_t i = 0, n; g->params && i < f->m->nentries; i++) {
 		const struct dcp_entry *t = &f->m->entries[i];
 
-		if (is_of_model(f, t) && dcp_is_floating(t->dtype) &&
+		if (dcp_is_of_model(f, t) && dcp_is_floating(t->dtype) &&
 		    (!f->o->has_optimizer || f->o->refused ||
 		     dcp_findings_find(&f->states, name_of(f, t), &n)))
 			g->params[g->nparams++].name = name_of(f, t);
@@ -403,96 +400,6 @@ static int complete_groups(struct dcp_reader *f)
 	return rc ?: f->a->failed ? errmsg_nomem(f->err, f->file) : 0;
 }
 
-/* Do two chunks have the same elements?  Records have checksums of them. */
-static int same_elements(const struct dcp_reader *f, const struct dcp_entry *a, struct dcp_chunk *x,
-			 const struct dcp_entry *b, struct dcp_chunk *y)
-{
-	int rc;
-
-	if (memcmp(x->offset, y->offset, a->ndim * sizeof(*x->offset)) ||
-	    memcmp(x->size, y->size, a->ndim * sizeof(*x->size)))
-		return 0;
-	if (!x->numel || (x->file == y->file && x->at == y->at))
-		return 1;
-	rc = dcp_storage_locate(f->b, a, x, f->err) ?: dcp_storage_locate(f->b, b, y, f->err);
-	return rc ? rc : x->crc && x->crc == y->crc;
-}
-
-int dcp_is_tied(const struct dcp_reader *f, const struct dcp_entry *t,
-		const struct dcp_entry *weight)
-{
-	int rc = t->dtype == weight->dtype && t->nchunks == weight->nchunks && t->numel &&
-		 dcp_same_shape(t, weight);
-
-	for (size_t i = 0; rc == 1 && i < t->nchunks; i++)
-		rc = same_elements(f, t, &t->chunks[i], weight, &weight->chunks[i]);
-	return rc;
-}
-
-static int find_tie(struct dcp_reader *f, struct dcp_extra *e)
-{
-	int rc = 0;
-
-	for (size_t i = 0; f->o->has_optimizer && !rc && i < f->weights.n; i++) {
-		const struct dcp_finding *w = &f->weights.v[i];
-
-		if (w->owner && f->compared++ < TIES_MAX)
-			rc = dcp_is_tied(f, e->entry, w->entry);
-		e->same = rc > 0 ? w->owner : NULL;
-	}
-	return rc < 0 ? rc : 0;
-}
-
-/* Can it be shown?  1, 0, or an error.  Numbers that are conjugated when they are read, as
- * complex ones may be, cannot; only their records tell. */
-static int is_shown(const struct dcp_reader *f, const struct dcp_entry *t)
-{
-	const bool complex =
-		t->dtype == DTYPE_C32 || t->dtype == DTYPE_C64 || t->dtype == DTYPE_C128;
-	int rc = 0;
-
-	if (t->dtype == DTYPE_OTHER)
-		return 0;
-	for (size_t i = 0; complex && !rc && i < t->nchunks; i++)
-		if (t->chunks[i].numel)
-			rc = dcp_storage_locate(f->b, t, &t->chunks[i], f->err);
-	return !rc ? 1 : rc == -ENOTSUP ? 0 : rc;
-}
-
-/* Add what the optimizer does not have. */
-static int add_extras(struct dcp_reader *f)
-{
-	struct dcp_model *o = f->o;
-	struct bytebuf text = { 0 };
-	int rc = 0;
-
-	o->extras = arena_alloc(&o->arena, (f->m->nentries + 1) * sizeof(*o->extras));
-	if (!o->extras)
-		return errmsg_nomem(f->err, f->file);
-	for (size_t i = 0; rc >= 0 && i < f->m->nentries; i++) {
-		struct dcp_entry *t = &f->m->entries[i];
-		struct dcp_extra e = { NULL, t, NULL };
-
-		if (!is_of_model(f, t))
-			continue;
-		e.name = name_of(f, t);
-		if (find_weight(f, e.name)->owner)
-			continue;
-		rc = is_shown(f, t);
-		if (!rc)
-			bytebuf_add_format(&text, "%s%s", text.len ? ", "
-					: "left out, as tensors of no plain form or unknown type: ",
-				e.name);
-		if (rc <= 0)
-			continue;
-		rc = find_tie(f, &e);
-		o->extras[o->nextras++] = e;
-	}
-	if (text.len)
-		dcp_model_note(o, &text);
-	return rc < 0 ? rc : f->a->failed ? errmsg_nomem(f->err, f->file) : 0;
-}
-
 /* List the parameters that have states but are in no group, in the model's order; the first
  * `*before` come before those that are in one.  NULL if memory runs out. */
 static struct dcp_param *list_unlisted(const struct dcp_reader *f, size_t *n, size_t *before)
@@ -508,7 +415,7 @@ static struct dcp_param *list_unlisted(const struct dcp_reader *f, size_t *n, si
 	for (size_t i = 0; i < f->m->nentries; i++) {
 		const struct dcp_entry *t = &f->m->entries[i];
 
-		if (!is_of_model(f, t))
+		if (!dcp_is_of_model(f, t))
 			continue;
 		if (dcp_findings_find(&listed, name_of(f, t), &k)) {
 			seen = true;
@@ -599,7 +506,7 @@ static int find_all(struct dcp_reader *f)
 			f->weights.v[i].owner = NULL;
 		rc = dcp_optimizer_refuse(f) ?: find_groups(f);
 	}
-	rc = rc ?: add_extras(f);
+	rc = rc ?: dcp_extras_add(f);
 	if (f->megatron->found)
 		o->step = f->megatron->iteration;
 	o->unread = f->unread;

@@ -57,7 +57,7 @@ struct dcp_model {
 	int64_t step;      /* the highest; 0 if there is none */
 	bool steps_differ; /* within a group: the first parameter's is used */
 	bool has_optimizer;
-	const char *notes[4]; /* about what was chosen or left out, for people */
+	const char *notes[6]; /* about what was chosen or left out, for people */
 	size_t nnotes;
 	const char *unread;  /* a tensor of the optimizer that is not read; or NULL */
 	enum dtype weights;  /* the type of the first parameter's master */

@@ -66,6 +66,15 @@ struct dcp_reader {
 	uint64_t compared;  /* pairs of tensors that may be tied */
 };
 
+/* Is it a tensor of the model that was chosen? */
+bool dcp_is_of_model(const struct dcp_reader *f, const struct dcp_entry *t);
+
+/* The tensor that the model has under a name, or NULL. */
+struct dcp_finding *dcp_weight_find(const struct dcp_reader *f, const char *name);
+
+/* Add to the model what the optimizer does not have. */
+int dcp_extras_add(struct dcp_reader *f);
+
 /* Is it a floating-point type, which weights may have? */
 bool dcp_is_floating(enum dtype d);
 
