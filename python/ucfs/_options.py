@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         rules: Path
         preset: Literal["megatron-qkv-thirds", "megatron-qkv-by-head"]
         model: str
+        head_dim: int
         dtype: Literal["fp32", "bf16", "fp16"]
         hf_shard_size: str
         hf_config: Path
@@ -49,6 +50,7 @@ OPTIONS = """
         rules=FILE          how tensor-parallel ranks' slices are joined
         preset=NAME         the same: "megatron-qkv-thirds" or "megatron-qkv-by-head"
         model=NAME          which dict of a distributed checkpoint is the model
+        head_dim=128        rows of a head, in fused projections of torchtitan
         dtype="bf16"        type of TAG_hf: "fp32", "bf16" or "fp16"
         hf_shard_size="5GB" size of the files of TAG_hf
         hf_config=NAME      a directory, or a cached model, that has config.json
