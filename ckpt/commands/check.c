@@ -77,7 +77,7 @@ static int choose_entries(struct storage_check *b, size_t n, struct errmsg *err)
 /* With `data`, compare every record with its checksums. */
 static int check_storage(struct check *c, struct errmsg *err)
 {
-	struct storage_check b = { .c = c, .d = dcp_of(c->report.c) };
+	struct storage_check b = { .c = c, .d = dcp_with_records(c->report.c) };
 	const size_t n = b.d ? b.d->metadata.nentries : 0;
 	int rc;
 
@@ -105,7 +105,7 @@ static int check_data(struct check *c, struct errmsg *err)
 	const bool whole = c->report.c && !c->report.problems.n;
 	const bool pairs = whole && c->share->part <= 1;
 
-	c->progress.total = dcp_of(c->report.c) ? c->bytes / (c->share->parts ?: 1) : 0;
+	c->progress.total = dcp_with_records(c->report.c) ? c->bytes / (c->share->parts ?: 1) : 0;
 	return check_choose_files(c, &c->progress.total, err)
 		       ?: (pairs ? check_list_pairs(c, &c->progress.total, err) : 0)
 		       ?: progress_add(&c->progress, 0)

@@ -62,8 +62,8 @@ static int add_file(struct check *c, const char *dir, const char *name, struct e
 int check_list_files(struct check *c, struct errmsg *err)
 {
 	struct errmsg why = { "" };
-	const bool dcp = dcp_of(c->report.c);
-	const struct checkpoint *own = dcp || c->report.choice == TAGS_WEIGHTS ? c->report.c : NULL;
+	const bool dcp = dcp_with_records(c->report.c);
+	const struct checkpoint *own = dcp_of(c->report.c) || c->report.choice == TAGS_WEIGHTS ? c->report.c : NULL;
 	struct dirlist l = { 0 };
 	int rc = 0;
 

@@ -18,6 +18,7 @@
 #include "ckpt/commands/report.h"
 #include "ckpt/dirs/detect.h"
 #include "ckpt/dirs/tagdir.h"
+#include "ckpt/foreign/dcp.h"
 #include "ckpt/foreign/loaders.h"
 #include "ckpt/table/checkpoint.h"
 
@@ -40,7 +41,9 @@ static void summarize(struct summary *s, enum dir_kind kind, const struct checkp
 			 : f->stage == 1 ? "1"
 					 : "1/2");
 	else
-		snprintf(s->kind, sizeof(s->kind), "%s", kind == DIR_DCP ? "DCP" : "stage 0");
+		snprintf(s->kind, sizeof(s->kind), "%s", 
+			 kind == DIR_DCP ? dcp_of((struct checkpoint *)c)->nranks ? "FSDP" : "DCP"
+					 : "stage 0");
 	snprintf(s->ranks, sizeof(s->ranks), "%u x %u x %u", c->dp, c->tp, c->pp);
 	s->dtype = f->module_dtype == DTYPE_OTHER ? "-" : dtype_name(f->module_dtype);
 	s->step = f->global_steps;

@@ -20,6 +20,7 @@
 #include "ckpt/base/beneath.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/hfdir.h"
+#include "ckpt/dirs/rank_files.h"
 #include "ckpt/dirs/stage0_look.h"
 #include "ckpt/format/names.h"
 #include "ckpt/io/io.h"
@@ -154,7 +155,7 @@ enum dir_kind detect(struct uckpt *u, const char *path, struct dirlist *names)
 		zero |= strcmp(name, "zero") == 0; /* a universal checkpoint has model states, too */
 		dcp |= strcmp(name, DCP_METADATA) == 0;
 	}
-	dcp = dcp || (!optim && detect_dcp_pair(u, path, &l));
+	dcp = dcp || (!optim && (rank_files_are_in(&l) || detect_dcp_pair(u, path, &l)));
 	kind = optim                                          ? DIR_ZERO
 	       : dcp && !states                               ? DIR_DCP
 	       : first && !zero                               ? DIR_STAGE0

@@ -47,8 +47,8 @@ static char *tags_join(const char *dir, const char *name)
 
 int64_t tags_step(const char *name)
 {
-	/* DeepSpeed; torchtitan; transformers; Accelerate; Megatron-LM. */
-	static const char *const prefixes[] = { "global_step", "step-", "checkpoint-",
+	/* verl; DeepSpeed; torchtitan; transformers; Accelerate; Megatron-LM. */
+	static const char *const prefixes[] = { "global_step_", "global_step", "step-", "checkpoint-",
 						"checkpoint_", "iter_" };
 	size_t skip = 0, digits;
 

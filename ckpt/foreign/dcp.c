@@ -45,7 +45,9 @@ static int read_metadata(struct dcp_checkpoint *x, struct errmsg *err)
 		x->c.witness = x->metadata.nfiles - 1;
 		return rc;
 	}
-	rc = 0;
+	rc = dcp_ranks_list(x, err);
+	if (rc || x->nranks)
+		return rc;
 	pair = detect_dcp_pair(x->c.u, x->path, NULL) ?: names_dcp_pairs[0];
 	for (size_t i = 0; !rc && i < 2; i++) {
 		if (asprintf(&path, "%s/%s", x->path, pair[i]) < 0)
@@ -153,7 +155,8 @@ static int dcp_load(struct checkpoint *c, const struct user_rules *rules, struct
 	x->storage = (struct dcp_storage){ c->u, x->path, c->shards,
 					   calloc(DCP_SMALL, sizeof(struct dcp_small)) };
 	rc = c->shards && x->storage.small ? 0 : errmsg_nomem(err, c->path);
-	rc = rc ?: dcp_safetensors_find(x, err) ?:
+	rc = rc ?: x->nranks ? dcp_ranks_read(x, err) : dcp_safetensors_find(x, err);
+	rc = rc ?:
 	     dcp_model_find(&x->model, &x->metadata, &x->megatron, &x->storage, x->path, err) ?:
 	     dcp_rows(x, rules, err);
 	dcp_storage_loaded(&x->storage);
@@ -278,6 +281,8 @@ static void dcp_warn(const struct checkpoint *c, const struct errmsg_sink *to)
 	const char *name = c->files[c->witness].name;
 
 	checkpoint_warn_of_steps(c, name, name, x->rank.ngroups ? x->states : NULL, true, to);
+	if (x->rank_note)
+		errmsg_put(to, "%s", x->rank_note);
 	for (size_t i = 0; i < o->nnotes; i++)
 		errmsg_put(to, "%s", o->notes[i]);
 	if (o->unread)

@@ -22,6 +22,10 @@ struct dcp_checkpoint {
 	char *path, *tag;
 	struct tag_file *files;
 	struct dcp_metadata metadata;
+	/* Without metadata, of files that ranks have saved: those of the model, of which optimizers
+	 * follow; what it is called; and a note, or NULL. */
+	size_t nranks;
+	const char *rank_model, *rank_note;
 	struct dcp_megatron megatron;
 	struct dcp_storage storage;
 	struct dcp_model model;
@@ -58,6 +62,20 @@ struct value *dcp_object(struct checkpoint *c, enum checkpoint_object what, unsi
 /* Append the element of a state that is a tensor for the whole group. */
 int dcp_number_extents(struct dcp_checkpoint *x, const struct dcp_state *s, struct extent_map *out,
 		       struct errmsg *err);
+
+/* List files that ranks have saved by torch.save, if there are any: x->nranks.  Make entries of
+ * what they have.  -ENOTSUP for flat parameters of FSDP1 and placements that are not read;
+ * -EBADMSG if ranks are missing or contradict each other; as rank_files_find, ptfile_open. */
+int dcp_ranks_list(struct dcp_checkpoint *x, struct errmsg *err);
+int dcp_ranks_read(struct dcp_checkpoint *x, struct errmsg *err);
+
+/* `c` if it is one of these, whose data is in records; else NULL. */
+static inline struct dcp_checkpoint *dcp_with_records(struct checkpoint *c)
+{
+	struct dcp_checkpoint *x = dcp_of(c);
+
+	return x && !x->nranks ? x : NULL;
+}
 
 /* Find the places of chunks in files of safetensors.  Errors as safetensors_read. */
 int dcp_safetensors_find(struct dcp_checkpoint *x, struct errmsg *err);

@@ -32,6 +32,7 @@ struct dcp_chunk {
 	_Atomic uint32_t crc;  /* CRC-32 of the elements, as the record has it; 0: none */
 	_Atomic uint64_t data; /* where the elements are in the file, bytes; 0: neither is
 				* known yet */
+	const struct stored *view; /* of a strided one that is in no record; or NULL */
 };
 
 /* An entry of the state dict: a tensor, or any other object. */
@@ -40,6 +41,7 @@ struct dcp_entry {
 	const char **path; /* the way to it in nested dicts and lists */
 	unsigned depth;    /* elements of the path, at least 1 */
 	bool is_tensor;
+	bool is_buffer;   /* probably: ranks have parts of other tensors, and all of this one */
 	bool is_layer;    /* one of a stack: records have one more dimension, of size 1 */
 	enum dtype dtype; /* DTYPE_OTHER: not one that we know */
 	unsigned ndim;
@@ -59,6 +61,7 @@ struct dcp_metadata {
 	const char **files; /* paths, by number; also of what describes them */
 	size_t nfiles, files_cap;
 	struct hashtab by_path;
+	const char *refused; /* why entries of the optimizer cannot be read; or NULL */
 };
 
 /*

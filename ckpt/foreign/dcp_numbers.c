@@ -31,6 +31,7 @@ struct matching {
 	const struct dcp_entry **like; /* of each parameter: a state of its shape, or NULL */
 	size_t *first, *last;         /* of each: tensors that it may be at the earliest, latest */
 	bool *tied;                   /* of each tensor: it is another name of one before */
+	bool buffers;                 /* what is probably a buffer may be a parameter */
 	struct shape *shapes;         /* sorted, each once */
 	size_t nshapes;
 };
@@ -108,8 +109,8 @@ static bool is_allowed(const struct matching *m, size_t group, const struct dcp_
 
 static bool fits(const struct matching *m, size_t group, size_t i, size_t k)
 {
-	return !m->tied[k] && is_allowed(m, group, m->tensors[k]) &&
-	       (!m->like[i] || dcp_same_shape(m->like[i], m->tensors[k]));
+	return !m->tied[k] && (m->buffers || !m->tensors[k]->is_buffer) &&
+	       is_allowed(m, group, m->tensors[k]) && (!m->like[i] || dcp_same_shape(m->like[i], m->tensors[k]));
 }
 
 /* Find other names of matrices.  Vectors that are alike may be constants. */
@@ -235,6 +236,9 @@ int dcp_numbers_match(struct dcp_reader *f, struct dcp_entry *const *tensors, si
 	rc = rc ?: match_groups(&m, found);
 	if (rc == -ENOTSUP && n > count)
 		rc = find_tied(&m) ?: match_groups(&m, found);
+	m.buffers = true;
+	if (rc == -ENOTSUP && n > count)
+		rc = match_groups(&m, found);
 	free(m.tensors);
 	free(m.like);
 	free(m.first);

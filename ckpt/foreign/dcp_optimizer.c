@@ -418,6 +418,10 @@ int dcp_optimizer_find(struct dcp_reader *f)
 	}
 	if (rc || !f->o->has_optimizer)
 		return rc;
+	if (f->m->refused) {
+		ERRMSG_FILE(f, -ENOTSUP, "%s", f->m->refused);
+		return dcp_optimizer_refuse(f);
+	}
 	if (f->nothers) {
 		ERRMSG_FILE(f, -ENOTSUP,
 			    "several optimizers (%s, %s) are in it, and a ZeRO checkpoint has one",

@@ -307,7 +307,8 @@ int dcp_rows(struct dcp_checkpoint *x, const struct user_rules *rules, struct er
 	c->notes = x->model.notes;
 	c->nnotes = x->model.nnotes;
 	c->facts = (struct run_facts){
-		.source = x->megatron.found ? "PyTorch distributed checkpoint of Megatron-LM"
+		.source = x->nranks	    ? "FSDP checkpoint, by rank"
+			  : x->megatron.found ? "PyTorch distributed checkpoint of Megatron-LM"
 					    : "PyTorch distributed checkpoint",
 		.ds_version = NAMES_DS_VERSION,
 		.stage = 1,

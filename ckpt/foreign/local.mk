@@ -7,4 +7,4 @@ ckpt_libuckpt_a_SOURCES += \
 	%D%/dcp_extents.c %D%/dcp_model.h %D%/dcp_optimizer.h %D%/dcp_optimizer.c \
 	%D%/dcp_numbers.c %D%/dcp_fused.c %D%/dcp_choose.c %D%/dcp_model.c %D%/dcp_extras.c \
 	%D%/dcp_megatron.c %D%/dcp.h %D%/dcp_rows.c %D%/dcp_object.c %D%/dcp_safetensors.c \
-	%D%/dcp.c %D%/hf.h %D%/hf.c %D%/loaders.h %D%/loaders.c
+	%D%/dcp_dtensor.h %D%/dcp_dtensor.c %D%/dcp_ranks.c %D%/dcp.c %D%/hf.h %D%/hf.c %D%/loaders.h %D%/loaders.c

@@ -285,7 +285,8 @@ int sidecars_find(struct sidecars *c, const struct checkpoint *tag, const char *
 	bool ok;
 
 	*c = (struct sidecars){ 0 };
-	ok = above && add_dir(&s, tag->path) && (!adapter || add_below(&s, run, adapter)) &&
+	/* The second is verl's. */
+	ok = above && add_dir(&s, tag->path) && add_below(&s, tag->path, "huggingface") && (!adapter || add_below(&s, run, adapter)) &&
 	     add_dir(&s, run) && (!more || add_dir(&s, more)) &&
 	     (has_name(c, s.config) || add_above(&s, above)) && find_config(&s, run, more);
 	free(run);

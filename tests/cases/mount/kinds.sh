@@ -46,7 +46,12 @@ optimizer_0/ pytorch_model_fsdp_0/ random_states_0.pkl scheduler.bin:Accelerate 
 model.pt optimizer.pt:file of torch.save.* pytorch_model.bin
 consolidated.00.pth params.json:file of torch.save.* pytorch_model.bin
 last.ckpt:file of torch.save.* pytorch_model.bin
-pytorch_model_fsdp.bin:file of torch.save.* pytorch_model.bin
+model_world_size_2_rank_0.pt optim_world_size_2_rank_0.pt:the file of rank 1 is missing beside
+model_world_size_2_rank_1.pt:the file of rank 0 is missing beside
+model_world_size_1_rank_0.pt model_world_size_2_rank_0.pt:is of another save than
+model_world_size_1_rank_0.pt optim_world_size_2_rank_0.pt:is of another save than
+pytorch_model_fsdp_0_rank0.bin pytorch_model_fsdp_0_rank2.bin:the file of rank 1 is missing beside
+pytorch_model_fsdp.bin:not a file of torch.save
 weights.safetensors:under the name model.safetensors
 mp_rank_00_model_states.pt:not a file of torch.save
 mp_rank_01_model_states.pt:optimizer shards are missing; a checkpoint without ZeRO

@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Names of the files that FSDP's ranks save: those of verl (utils/checkpoint/
+ * fsdp_checkpoint_manager.py) and of programs that followed it, and Accelerate's
+ * (utils/fsdp_utils.py): FULL_STATE_DICT, LOCAL_STATE_DICT, and SHARDED_STATE_DICT without DCP.
+ */
+#include "ckpt/dirs/rank_files.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/base/array.h"
+#include "ckpt/base/bytes.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/format/names.h"
+#include "ckpt/io/io.h"
+
+/* The first that matches is it.  Capitals stand for the numbers of struct rank_file. */
+static const struct pattern {
+	const char *text;
+	enum rank_file_kind kind;
+	bool whole;
+} rank_patterns[] = {
+	{ "model_world_size_W_rank_R.pt", RANK_FILE_MODEL, false },
+	{ "optim_world_size_W_rank_R.pt", RANK_FILE_OPTIM, false },
+	{ "pytorch_model_fsdp.bin", RANK_FILE_MODEL, true },
+	{ "pytorch_model_fsdp_M.bin", RANK_FILE_MODEL, true },
+	{ "pytorch_model_fsdp_M_rankR.bin", RANK_FILE_MODEL, false },
+	{ "pytorch_model_fsdp_rankR.bin", RANK_FILE_MODEL, false },
+	{ "optimizer.bin", RANK_FILE_OPTIM, true },
+	{ "optimizer_M.bin", RANK_FILE_OPTIM, true },
+	{ "optimizer_M_rankR.bin", RANK_FILE_OPTIM, false },
+};
+
+static bool fits(const struct pattern *p, const char *s, struct rank_file *out)
+{
+	for (const char *c = p->text; *c; c++) {
+		unsigned *number = *c == 'W'   ? &out->world
+				   : *c == 'R' ? &out->rank
+				   : *c == 'M' ? &out->model
+					       : NULL;
+		char *end;
+		unsigned long n;
+
+		if (!number) {
+			if (*s++ != *c)
+				return false;
+			continue;
+		}
+		n = *s >= '0' && *s <= '9' ? strtoul(s, &end, 10) : NAMES_RANK_MAX + 1;
+		if (n > NAMES_RANK_MAX)
+			return false;
+		*number = (unsigned)n;
+		s = end;
+	}
+	return !*s;
+}
+
+struct rank_file rank_file_parse(const char *name)
+{
+	for (size_t i = 0; i < COUNT(rank_patterns); i++) {
+		struct rank_file f = { .kind = rank_patterns[i].kind,
+				       .whole = rank_patterns[i].whole };
+
+		if (fits(&rank_patterns[i], name, &f))
+			return f;
+	}
+	return (struct rank_file){ 0 };
+}
+
+bool rank_files_are_in(const struct dirlist *names)
+{
+	size_t i = 0;
+
+	while (i < names->n && rank_file_parse(names->v[i].name).kind != RANK_FILE_MODEL)
+		i++;
+	return i < names->n;
+}
+
+struct found {
+	const char *name;
+	struct rank_file f;
+};
+
+/* Models by number, whole ones first; optimizers after all models. */
+static int by_rank(const void *a, const void *b)
+{
+	const struct found *x = a, *y = b;
+
+	if (x->f.kind != y->f.kind)
+		return x->f.kind < y->f.kind ? -1 : 1;
+	if (x->f.model != y->f.model)
+		return x->f.model < y->f.model ? -1 : 1;
+	if (x->f.whole != y->f.whole)
+		return x->f.whole ? -1 : 1;
+	if (x->f.rank != y->f.rank)
+		return x->f.rank < y->f.rank ? -1 : 1;
+	return strcmp(x->name, y->name);
+}
+
+/* What a model is called: the name of its file without the rank. */
+static char *model_name(const struct found *x)
+{
+	char *name;
+
+	if (x->f.world)
+		return strdup("model");
+	if (!x->f.model && (x->f.whole || strncmp(x->name, "pytorch_model_fsdp_rank", 23) == 0))
+		return strdup("pytorch_model_fsdp");
+	return asprintf(&name, "pytorch_model_fsdp_%u", x->f.model) < 0 ? NULL : name;
+}
+
+struct choosing {
+	struct rank_files *f;
+	const struct found *v; /* sorted */
+	size_t n;
+	const char *dir;
+	struct errmsg *err;
+};
+
+/* Take over the files of a model or an optimizer, of which `first` is one of the first rank that
+ * is there. */
+static int take(struct choosing *c, const struct found *first, size_t *count)
+{
+	char **out = c->f->v + c->f->n + c->f->noptim;
+	const struct found *x = first;
+	const unsigned world = first->f.world;
+	size_t n = 0;
+
+	for (; x < c->v + c->n && x->f.kind == first->f.kind && x->f.model == first->f.model &&
+	       x->f.whole == first->f.whole;
+	     x++, n++) {
+		if (x->f.world != world)
+			return errmsg_set(
+				c->err, -EBADMSG,
+				"%s/%s: is of another save than %s: keep the files of one number of ranks",
+				c->dir, x->name, first->name);
+		if (x->f.rank != n)
+			break;
+		out[n] = strdup(x->name);
+		if (!out[n])
+			return errmsg_nomem(c->err, c->dir);
+		++*count;
+		if (first->f.whole)
+			return 0;
+	}
+	if (n < world || (x < c->v + c->n && x->f.kind == first->f.kind &&
+			  x->f.model == first->f.model && x->f.whole == first->f.whole))
+		return errmsg_set(
+			c->err, -EBADMSG,
+			"%s: the file of rank %zu is missing beside %s, which is of rank %u",
+			c->dir, n, first->name, first->f.rank);
+	return 0;
+}
+
+/* The first of the files of the model that is wanted; others are noted. */
+static const struct found *choose(struct choosing *c, const char *wanted, bool *ok)
+{
+	const struct found *chosen = NULL, *last = NULL;
+	struct bytebuf others = { 0 };
+
+	*ok = true;
+	for (const struct found *x = c->v; *ok && x < c->v + c->n; x++) {
+		char *name;
+
+		if (x->f.kind != RANK_FILE_MODEL ||
+		    (last && last->f.model == x->f.model && !last->f.world == !x->f.world))
+			continue;
+		last = x;
+		name = model_name(x);
+		*ok = name;
+		if (name && (!chosen || (wanted && strcmp(name, wanted) == 0))) {
+			if (c->f->model)
+				bytebuf_add_format(&others, "%s%s", others.len ? ", " : "",
+						   c->f->model);
+			free(c->f->model);
+			c->f->model = name;
+			chosen = x;
+		} else if (name) {
+			bytebuf_add_format(&others, "%s%s", others.len ? ", " : "", name);
+			free(name);
+		}
+	}
+	*ok &= !others.failed;
+	if (others.len)
+		c->f->others = strndup((const char *)others.data, others.len);
+	bytebuf_done(&others);
+	return chosen;
+}
+
+static int choose_files(struct choosing *c, const char *wanted)
+{
+	bool ok;
+	const struct found *model = choose(c, wanted, &ok), *x;
+	int rc = model && ok ? take(c, model, &c->f->n) : errmsg_nomem(c->err, c->dir);
+
+	if (rc)
+		return rc;
+	for (x = c->v; x < c->v + c->n; x++)
+		if (x->f.kind == RANK_FILE_OPTIM && x->f.model == model->f.model &&
+		    !x->f.world == !model->f.world)
+			break;
+	if (x == c->v + c->n)
+		return 0;
+	if (x->f.whole != model->f.whole || x->f.world != model->f.world)
+		return errmsg_set(
+			c->err, -EBADMSG,
+			"%s/%s: is of another save than %s: keep the files of one number of ranks",
+			c->dir, x->name, model->name);
+	rc = take(c, x, &c->f->noptim);
+	if (!rc && c->f->noptim != c->f->n)
+		rc = errmsg_set(c->err, -EBADMSG,
+				"%s: %zu ranks have a model, and %zu an optimizer: files are missing",
+				c->dir, c->f->n, c->f->noptim);
+	return rc;
+}
+
+int rank_files_find(struct rank_files *f, const struct dirlist *names, const char *model,
+		    const char *dir, struct errmsg *err)
+{
+	struct found *v = calloc(names->n + 1, sizeof(*v));
+	struct choosing c = { f, v, 0, dir, err };
+	int rc;
+
+	*f = (struct rank_files){ .v = calloc(names->n + 1, sizeof(*f->v)) };
+	for (size_t i = 0; v && i < names->n; i++) {
+		v[c.n] = (struct found){ names->v[i].name, rank_file_parse(names->v[i].name) };
+		c.n += v[c.n].f.kind != RANK_FILE_NONE;
+	}
+	if (v)
+		qsort(v, c.n, sizeof(*v), by_rank);
+	rc = v && f->v ? choose_files(&c, model) : errmsg_nomem(err, dir);
+	free(v);
+	return rc;
+}
+
+void rank_files_done(struct rank_files *f)
+{
+	for (size_t i = 0; f->v && i < f->n + f->noptim; i++)
+		free(f->v[i]);
+	free(f->v);
+	free(f->model);
+	free(f->others);
+	*f = (struct rank_files){ 0 };
+}

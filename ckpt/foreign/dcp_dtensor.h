@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_DCP_DTENSOR_H
+#define UCKPT_DCP_DTENSOR_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ckpt/format/tensor.h"
+
+struct errmsg;
+struct value;
+
+/* What a rank has pickled of a tensor that ranks share. */
+struct dtensor {
+	enum dtype dtype;
+	unsigned ndim;
+	uint64_t shape[TENSOR_DIMS_MAX]; /* of the whole */
+	uint64_t numel;
+	/* A DTensor's part, or a plain tensor, which is whole: */
+	const struct value *local;
+	uint64_t offset[TENSOR_DIMS_MAX], size[TENSOR_DIMS_MAX];
+	bool replica; /* another rank has the same */
+	bool shared;  /* it is no plain tensor */
+	/* A ShardedTensor's shards, or NULL: a list of objects. */
+	const struct value *shards;
+};
+
+/* Read a DTensor, a ShardedTensor or a plain one.  -ENOTSUP for what is none of these, or is
+ * placed in a way that is not read; -EBADMSG if it contradicts itself.  `name` is for
+ * messages. */
+int dtensor_read(const struct value *v, const char *name, struct dtensor *out, struct errmsg *err);
+
+/* Set `local`, `offset` and `size` to shard `i` of a ShardedTensor.  Errors as dtensor_read. */
+int dtensor_shard(struct dtensor *d, size_t i, const char *name, struct errmsg *err);
+
+#endif

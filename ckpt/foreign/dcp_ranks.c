@@ -1,0 +1,450 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * State dicts that each rank of an FSDP run has saved by torch.save, or rank 0 for all: entries
+ * like those of a distributed checkpoint with the same state dicts, whose chunks are tensors
+ * within the ranks' files.  What ranks have in common is read from the first that has it.
+ *
+ *	model		{NAME: tensor}
+ *	optimizer	{"state": {NAME or number: {FIELD: tensor or number}},
+ *			 "param_groups": [{"params": names or numbers, OPTION: value}]}
+ */
+#include "ckpt/foreign/dcp.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/base/array.h"
+#include "ckpt/base/context.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/base/parallel.h"
+#include "ckpt/dirs/rank_files.h"
+#include "ckpt/dirs/tagdir.h"
+#include "ckpt/foreign/dcp_dtensor.h"
+#include "ckpt/format/pickle.h"
+#include "ckpt/format/ptfile.h"
+#include "ckpt/format/value.h"
+#include "ckpt/io/io.h"
+
+#define BATCH 16 /* files whose pickles are in memory at once */
+
+/* What an entry has so far. */
+struct known {
+	size_t cap; /* of its chunks */
+	bool shared;
+	uint32_t crc; /* of a plain tensor's storage; 0: unknown */
+};
+
+struct reader {
+	struct dcp_checkpoint *x;
+	struct dcp_metadata *m;
+	struct hashtab by_key;
+	struct known *known; /* of each entry */
+	size_t cap;
+	const struct ptfile *pt; /* the file that is read */
+	uint32_t file;
+	struct errmsg *err;
+};
+
+int dcp_ranks_list(struct dcp_checkpoint *x, struct errmsg *err)
+{
+	struct rank_files f = { 0 };
+	struct dirlist l = { 0 };
+	char text[ERRMSG_MAX];
+	int rc = io_list(x->c.u, x->path, 0, &l, err);
+
+	if (rc)
+		return rc;
+	if (!rank_files_are_in(&l)) {
+		dirlist_done(&l);
+		return 0;
+	}
+	rc = rank_files_find(&f, &l, x->c.u->model, x->path, err);
+	for (size_t i = 0; !rc && i < f.n + f.noptim; i++) {
+		char *path;
+
+		if (asprintf(&path, "%s/%s", x->path, f.v[i]) < 0) {
+			rc = errmsg_nomem(err, x->path);
+			break;
+		}
+		if (dcp_metadata_add_file(&x->metadata, path) != (int64_t)i)
+			rc = errmsg_nomem(err, x->path);
+		free(path);
+	}
+	x->nranks = f.n;
+	x->rank_model = f.model ? arena_strdup(&x->metadata.arena, f.model) : NULL;
+	if (!rc && f.others) {
+		snprintf(text, sizeof(text),
+			 "the weights are those of %.40s; also in it, and not shown: %.300s (option model=NAME shows another)",
+			 f.model, f.others);
+		x->rank_note = arena_strdup(&x->metadata.arena, text);
+	}
+	rank_files_done(&f);
+	dirlist_done(&l);
+	return rc ?: x->metadata.arena.failed ? errmsg_nomem(err, x->path) : 0;
+}
+
+static int fail(const struct reader *r, const struct dcp_entry *t, const char *what)
+{
+	return errmsg_set(r->err, -EBADMSG, "%s: %s: %s", r->pt->src.name, t->key, what);
+}
+
+/* The entry with this path, which is added; NULL when memory runs out. */
+static struct dcp_entry *find_entry(struct reader *r, const char *const *path, unsigned depth)
+{
+	struct dcp_metadata *m = r->m;
+	const char *copy[4] = { 0 };
+	size_t pos = 0, len = 0;
+	struct dcp_entry *t;
+	uint64_t hash = 0;
+	uint32_t i;
+	char *key;
+
+	for (unsigned d = 0; d < depth; d++) {
+		hash = hash_bytes(hash, path[d], strlen(path[d]) + 1);
+		len += strlen(path[d]) + 1;
+	}
+	while (hashtab_next(&r->by_key, hash, &pos, &i)) {
+		unsigned d = 0;
+
+		t = &m->entries[i];
+		while (d < depth && t->depth == depth && strcmp(t->path[d], path[d]) == 0)
+			d++;
+		if (d == depth)
+			return t;
+	}
+	key = arena_alloc(&m->arena, len);
+	for (unsigned d = 0; d < depth; d++)
+		copy[d] = arena_strdup(&m->arena, path[d]);
+	if (!key || m->arena.failed ||
+	    !arena_reserve(&m->arena, &m->entries, m->nentries, &m->cap, m->nentries + 1,
+			   sizeof(*m->entries)) ||
+	    !arena_reserve(&m->arena, &r->known, m->nentries, &r->cap, m->nentries + 1,
+			   sizeof(*r->known)) ||
+	    !hashtab_add(&r->by_key, hash, (uint32_t)m->nentries))
+		return NULL;
+	for (unsigned d = 0; d < depth; d++) {
+		strcat(key, d ? "." : "");
+		strcat(key, path[d]);
+	}
+	t = &m->entries[m->nentries];
+	r->known[m->nentries++] = (struct known){ 0 };
+	*t = (struct dcp_entry){ .key = key,
+				 .path = arena_copy(&m->arena, copy, depth * sizeof(*copy)),
+				 .depth = depth };
+	return t->path ? t : NULL;
+}
+
+/* Add the part of a tensor that is in the file. */
+static int add_chunk(struct reader *r, struct dcp_entry *t, struct known *k, const struct dtensor *d)
+{
+	struct arena *a = &r->m->arena;
+	struct dcp_chunk *c;
+	struct tensor local;
+	uint64_t at;
+	int rc = ptfile_tensor(r->pt, d->local, t->key, &local, &at, r->err);
+
+	if (rc)
+		return rc;
+	if (local.dtype != d->dtype || local.ndim != d->ndim ||
+	    memcmp(local.shape, d->size, d->ndim * sizeof(*d->size)))
+		return fail(r, t, "the rank's part has another shape or type than its place");
+	if (!local.numel || d->replica)
+		return 0;
+	if (!arena_reserve(a, &t->chunks, t->nchunks, &k->cap, t->nchunks + 1, sizeof(*t->chunks)))
+		return errmsg_nomem(r->err, r->pt->src.name);
+	c = &t->chunks[t->nchunks++];
+	*c = (struct dcp_chunk){ .offset = arena_copy(a, d->offset, d->ndim * sizeof(*d->offset)),
+				 .size = arena_copy(a, d->size, d->ndim * sizeof(*d->size)),
+				 .numel = local.numel,
+				 .file = r->file,
+				 .at = at + local.storage_offset * dtype_size(local.dtype),
+				 .len = local.numel * dtype_size(local.dtype) };
+	if (!tensor_is_contiguous(&local)) {
+		struct stored *view = arena_alloc(a, sizeof(*view));
+
+		if (!view || !stored_init(view, a, &local, at))
+			return errmsg_nomem(r->err, r->pt->src.name);
+		view->file = r->file;
+		c->view = view;
+		atomic_store(&c->strided, true);
+		atomic_store(&c->data, at);
+	} else {
+		atomic_store(&c->data, c->at);
+	}
+	return a->failed ? errmsg_nomem(r->err, r->pt->src.name) : 0;
+}
+
+/* The checksum of a plain tensor's storage, which tells whether ranks have the same. */
+static uint32_t sum_of(const struct reader *r, const struct value *v)
+{
+	const struct zip_entry *e;
+	struct tensor t;
+	char name[64];
+
+	if (!r->pt->is_zip || tensor_from_value(v, "", &t, NULL))
+		return 0;
+	snprintf(name, sizeof(name), "data/%s", t.storage_key);
+	e = zip_find(&r->pt->zip, name);
+	return e ? e->crc : 0;
+}
+
+/* One that has elements of its own on each rank and does not say which of the whole they are is
+ * FSDP1's flat parameter. */
+static int refuse_flat(struct reader *r, const struct dcp_entry *t)
+{
+	char text[ERRMSG_MAX];
+
+	snprintf(text, sizeof(text),
+		 "%.200s: ranks have different elements, and do not say which: FSDP1's flat parameters; save the optimizer's state as FSDP.optim_state_dict returns it",
+		 t->key);
+	r->m->refused = arena_strdup(&r->m->arena, text);
+	return r->m->refused ? 0 : errmsg_nomem(r->err, r->pt->src.name);
+}
+
+static int add_parts(struct reader *r, struct dcp_entry *t, struct known *k, struct dtensor *d)
+{
+	const struct value_seq *shards = value_items(d->shards);
+	int rc = 0;
+
+	if (!d->shards)
+		return add_chunk(r, t, k, d);
+	for (size_t i = 0; !rc && i < shards->n; i++)
+		rc = dtensor_shard(d, i, t->key, r->err) ?: add_chunk(r, t, k, d);
+	return rc;
+}
+
+static int add_tensor(struct reader *r, const char *const *path, unsigned depth,
+		      const struct value *v)
+{
+	const size_t n = r->m->nentries;
+	struct dcp_entry *t = find_entry(r, path, depth);
+	const bool is_new = r->m->nentries > n;
+	struct errmsg why = { "" };
+	struct known *k;
+	struct dtensor d;
+	uint32_t crc;
+	int rc;
+
+	if (!t)
+		return errmsg_nomem(r->err, r->pt->src.name);
+	k = &r->known[t - r->m->entries];
+	rc = dtensor_read(v, t->key, &d, &why);
+	if (rc == -ENOTSUP && !d.shared) { /* a quantized one, or the like */
+		if (is_new)
+			*t = (struct dcp_entry){ .key = t->key,
+						 .path = t->path,
+						 .depth = depth,
+						 .is_tensor = true,
+						 .dtype = DTYPE_OTHER };
+		return 0;
+	}
+	if (rc)
+		return errmsg_set(r->err, rc, "%s: %s", r->pt->src.name, why.text);
+	crc = d.shared ? 0 : sum_of(r, v);
+	if (is_new) {
+		t->is_tensor = true;
+		t->dtype = d.dtype;
+		t->ndim = d.ndim;
+		t->numel = d.numel;
+		t->shape = arena_copy(&r->m->arena, d.shape, d.ndim * sizeof(*d.shape));
+		*k = (struct known){ .shared = d.shared, .crc = crc };
+		return t->shape ? add_parts(r, t, k, &d) : errmsg_nomem(r->err, r->pt->src.name);
+	}
+	if (!d.shared && depth == 4 && d.ndim &&
+	    (d.numel != t->numel || !crc != !k->crc || (crc && crc != k->crc)))
+		return refuse_flat(r, t);
+	if (!t->is_tensor || t->dtype != d.dtype || t->ndim != d.ndim || k->shared != d.shared ||
+	    memcmp(t->shape, d.shape, d.ndim * sizeof(*d.shape)))
+		return fail(r, t, "has another shape or type on another rank");
+	return d.shared ? add_parts(r, t, k, &d) : 0;
+}
+
+/* Add an object, unless a rank before had it. */
+static int add_value(struct reader *r, const char *const *path, unsigned depth, struct value *v)
+{
+	const size_t n = r->m->nentries;
+	struct dcp_entry *t = find_entry(r, path, depth);
+	int rc;
+
+	if (!t)
+		return errmsg_nomem(r->err, r->pt->src.name);
+	if (r->m->nentries == n)
+		return 0;
+	rc = ptfile_numbers(r->pt, t->key, &r->x->arena, &v, r->err);
+	if (rc && rc != -ENOTSUP)
+		return rc;
+	t->value = rc ? NULL : pickle_copy(&r->m->arena, v);
+	if (!t->value) /* a tensor among options, which no file could have */
+		t->value = value_new(&r->m->arena, VALUE_TUPLE);
+	return t->value ? 0 : errmsg_nomem(r->err, r->pt->src.name);
+}
+
+static int add_model(struct reader *r)
+{
+	const struct value_dict *d = value_pairs(r->pt->root);
+	int rc = 0;
+
+	if (!d)
+		return errmsg_set(r->err, -ENOTSUP, "%s: has no dict of tensors", r->pt->src.name);
+	for (size_t i = 0; !rc && i < d->n; i++) {
+		const char *path[] = { r->x->rank_model, value_cstr(d->v[i].key) };
+		const char *dot = strrchr(path[1], '.');
+
+		if (!value_is_cstr(d->v[i].key) || !tensor_is_any(d->v[i].val))
+			continue;
+		dot = dot ? dot + 1 : path[1];
+		if (strcmp(dot, "_flat_param") == 0 || strcmp(dot, "flat_param") == 0)
+			return errmsg_set(
+				r->err, -ENOTSUP,
+				"%s: %s: a flat parameter of FSDP1's LOCAL_STATE_DICT, which does not say what it holds: save SHARDED_STATE_DICT or FULL_STATE_DICT",
+				r->pt->src.name, path[1]);
+		rc = add_tensor(r, path, COUNT(path), d->v[i].val);
+	}
+	return rc;
+}
+
+/* A parameter's name, or its number as a text; NULL if it is neither. */
+static const char *param_name(const struct value *v, char number[24])
+{
+	if (value_is_cstr(v))
+		return v->str.p;
+	if (v->kind != VALUE_INT)
+		return NULL;
+	snprintf(number, 24, "%lld", (long long)v->i);
+	return number;
+}
+
+static int add_optimizer(struct reader *r)
+{
+	const struct value_dict *states = value_find_pairs(r->pt->root, "state");
+	const struct value_seq *groups = value_find_items(r->pt->root, "param_groups");
+	char number[24];
+	int rc = 0;
+
+	for (size_t i = 0; !rc && states && i < states->n; i++) {
+		const char *name = param_name(states->v[i].key, number);
+		const struct value_dict *d = name ? value_pairs(states->v[i].val) : NULL;
+
+		for (size_t k = 0; !rc && d && k < d->n; k++) {
+			const char *path[] = { "optimizer", "state", name, value_cstr(d->v[k].key) };
+
+			rc = tensor_is_any(d->v[k].val)
+				     ? add_tensor(r, path, COUNT(path), d->v[k].val)
+				     : add_value(r, path, COUNT(path), d->v[k].val);
+		}
+	}
+	for (size_t i = 0; !rc && groups && i < groups->n; i++) {
+		const struct value_dict *d = value_pairs(groups->v[i]);
+
+		snprintf(number, sizeof(number), "%zu", i);
+		for (size_t k = 0; !rc && d && k < d->n; k++) {
+			const char *path[] = { "optimizer", "param_groups", number,
+					       value_cstr(d->v[k].key) };
+
+			rc = add_value(r, path, COUNT(path), d->v[k].val);
+		}
+	}
+	return rc;
+}
+
+struct batch {
+	const struct dcp_checkpoint *x;
+	size_t first;
+	struct ptfile pt[BATCH];
+	bool open[BATCH];
+};
+
+static int open_one(void *ctx, size_t i, struct errmsg *err)
+{
+	struct batch *b = ctx;
+	const int rc = tagdir_open_file(&b->x->files[b->first + i], &b->pt[i], err);
+
+	b->open[i] = !rc;
+	return rc;
+}
+
+static int read_batch(struct reader *r, struct batch *b, size_t n)
+{
+	int rc = parallel_far(n, 1, open_one, b, r->err);
+
+	for (size_t i = 0; i < n; i++) {
+		if (!b->open[i])
+			continue;
+		r->pt = &b->pt[i];
+		r->file = (uint32_t)(b->first + i);
+		rc = rc ?: b->first + i < b->x->nranks ? add_model(r) : add_optimizer(r);
+		ptfile_close(&b->pt[i]);
+	}
+	return rc;
+}
+
+static int by_place(const void *a, const void *b, void *ctx)
+{
+	const struct dcp_chunk *x = a, *y = b;
+	const struct dcp_entry *t = ctx;
+	const size_t size = t->ndim * sizeof(*x->offset);
+	const int order = memcmp(x->offset, y->offset, size) ?: memcmp(x->size, y->size, size);
+
+	return order ?: (x->file > y->file) - (x->file < y->file);
+}
+
+/* Keep one of chunks that ranks share, whose mesh may be a part of a larger one. */
+static void drop_replicas(struct dcp_entry *t)
+{
+	const size_t size = t->ndim * sizeof(*t->shape);
+	size_t kept = 0;
+
+	if (t->nchunks > 1)
+		qsort_r(t->chunks, t->nchunks, sizeof(*t->chunks), by_place, t);
+	for (size_t i = 0; i < t->nchunks; i++) {
+		const struct dcp_chunk *c = &t->chunks[i], *last = &t->chunks[kept - (kept > 0)];
+
+		if (!kept || c->file == last->file || memcmp(c->offset, last->offset, size) ||
+		    memcmp(c->size, last->size, size))
+			memmove(&t->chunks[kept++], c, sizeof(*c));
+	}
+	t->nchunks = kept;
+}
+
+/* A plain tensor beside DTensors is a buffer, but for what FSDP was told to leave alone. */
+static int end(struct reader *r)
+{
+	bool shared = false;
+	int rc = 0;
+
+	for (size_t i = 0; !rc && i < r->m->nentries; i++) {
+		struct dcp_entry *t = &r->m->entries[i];
+
+		shared |= t->depth == 2 && r->known[i].shared;
+		drop_replicas(t);
+		if (t->is_tensor && t->dtype != DTYPE_OTHER)
+			rc = dcp_chunks_check(t, r->x->path, r->err);
+	}
+	for (size_t i = 0; shared && i < r->m->nentries; i++)
+		r->m->entries[i].is_buffer = r->m->entries[i].depth == 2 && !r->known[i].shared;
+	return rc;
+}
+
+int dcp_ranks_read(struct dcp_checkpoint *x, struct errmsg *err)
+{
+	struct reader r = { .x = x, .m = &x->metadata, .err = err };
+	int rc = 0;
+
+	for (size_t i = 0; !rc && i < x->c.nfiles; i += BATCH) {
+		struct batch *b = calloc(1, sizeof(*b));
+
+		if (!b) {
+			rc = errmsg_nomem(err, x->path);
+			break;
+		}
+		b->x = x;
+		b->first = i;
+		rc = read_batch(&r, b, x->c.nfiles - i < BATCH ? x->c.nfiles - i : BATCH);
+		free(b);
+	}
+	rc = rc ?: end(&r);
+	hashtab_done(&r.by_key);
+	return rc;
+}
