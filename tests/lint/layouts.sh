@@ -1,14 +1,13 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Every cell of the table of layouts in ucfs(1) is shown by reference checkpoints:
+# Every cell of the table of layouts in tests/good/README.md is a reference checkpoint:
 # each that it names exists, has the cell's stage and dtype, and is refused exactly
 # where the table says so.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../cases/lib.sh"
 
 section() {
-	awk '/^\.Ss Layouts/ { on = 1; next } /^\.S[sh]/ { on = 0 } on' \
-		"${top_srcdir:?}/man/ucfs.1"
+	awk '/^## Layouts/ { on = 1; next } /^## / { on = 0 } on' "${top_srcdir:?}/tests/good/README.md"
 }
 
 # is_of NAME KEY VALUE: does the report of checkpoint NAME have KEY = VALUE, or
@@ -39,17 +38,17 @@ cell() {
 }
 
 names=0
-while read -r _ stage _ float32 _ bfloat16 _ float16; do
+while IFS='|' read -r _ _ stage float32 bfloat16 float16 _; do
 	cell "$stage" float32 "$float32"
 	cell "$stage" bfloat16 "$bfloat16"
 	cell "$stage" float16 "$float16"
-done < <(section | grep -E '^\.It [0-9]')
+done < <(section | sed -n '/| [0-3] |/s/ *| */|/gp')
 check "the table was read" test $names -gt 20
 
 # The checkpoints that the text below the table names exist, too.
 while read -r name; do
 	check "$name is a reference checkpoint" test -f "$good/$name.digests"
 	names=$((names + 1))
-done < <(section | sed -n 's/^\.Pa \([a-z0-9_.]*z[0-3]_[a-z0-9_]*\).*/\1/p')
+done < <(section | grep -v '^|' | grep -o '`[a-z0-9_.]*z[0-3]_[a-z0-9_]*`' | tr -d '`')
 check "the text was read" test $names -gt 25
 finish
