@@ -66,9 +66,7 @@ include %D%/remote/local.mk
 include %D%/format/local.mk
 include %D%/pack/local.mk
 include %D%/io/local.mk
-include %D%/dirs/local.mk
 include %D%/vfile/local.mk
-include %D%/model/local.mk
 include %D%/table/local.mk
 include %D%/zero/local.mk
 include %D%/foreign/local.mk

@@ -18,7 +18,7 @@
 #include "ckpt/base/source.h"
 #include "ckpt/commands/check.h"
 #include "ckpt/io/shards.h"
-#include "ckpt/model/geometry.h"
+#include "ckpt/table/geometry.h"
 #include "ckpt/table/checkpoint.h"
 #include "ckpt/vfile/gather.h"
 #include "ckpt/vfile/vfile.h"

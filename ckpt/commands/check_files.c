@@ -24,7 +24,7 @@
 #include "ckpt/base/parallel.h"
 #include "ckpt/base/source.h"
 #include "ckpt/commands/share.h"
-#include "ckpt/dirs/tagdir.h"
+#include "ckpt/table/tagdir.h"
 #include "ckpt/foreign/dcp.h"
 #include "ckpt/format/names.h"
 #include "ckpt/format/ptfile.h"

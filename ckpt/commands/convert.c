@@ -33,7 +33,7 @@
 #include "ckpt/commands/resume.h"
 #include "ckpt/commands/settings.h"
 #include "ckpt/commands/write_tree.h"
-#include "ckpt/dirs/tags.h"
+#include "ckpt/table/tags.h"
 #include "ckpt/io/roots.h"
 #include "ckpt/table/checkpoint.h"
 #include "ckpt/vfile/vfile.h"

@@ -20,7 +20,7 @@
 #include "ckpt/base/text.h"
 #include "ckpt/commands/info_impl.h"
 #include "ckpt/commands/report.h"
-#include "ckpt/model/geometry.h"
+#include "ckpt/table/geometry.h"
 #include "ckpt/table/checkpoint.h"
 
 #define NAME_COLUMNS_MAX 60

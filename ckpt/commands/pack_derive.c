@@ -212,7 +212,7 @@ static int derive_file(struct deriving *d, const struct tag_file *f)
 	struct ptfile pt;
 	int rc = 0;
 
-	if (input < 0 || tagdir_open_file(f, &pt, NULL))
+	if (input < 0 || tag_file_open(f, &pt, NULL))
 		return 0;
 	d->file = f;
 	d->in = &d->x->v[input];

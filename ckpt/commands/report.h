@@ -6,7 +6,7 @@
 #include <stddef.h>
 
 #include "ckpt/base/bytes.h"
-#include "ckpt/dirs/tags.h"
+#include "ckpt/table/tags.h"
 #include "ckpt/views/plan_views.h"
 
 struct cJSON;

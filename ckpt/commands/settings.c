@@ -17,7 +17,7 @@
 #include "ckpt/base/system.h"
 #include "ckpt/base/text.h"
 #include "ckpt/commands/api.h"
-#include "ckpt/dirs/hfhub.h"
+#include "ckpt/table/hfhub.h"
 #include "ckpt/remote/cache.h"
 
 /* What is read ahead from far storage takes this part of the memory by default. */

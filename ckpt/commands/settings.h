@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 #include "ckpt/commands/share.h"
-#include "ckpt/model/user_rules.h"
+#include "ckpt/table/user_rules.h"
 #include "ckpt/tree/tree.h"
 
 /* What uckpt_set has set in a context, besides how servers are asked (context.h). */

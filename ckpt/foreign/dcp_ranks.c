@@ -19,8 +19,8 @@
 #include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/parallel.h"
-#include "ckpt/dirs/rank_files.h"
-#include "ckpt/dirs/tagdir.h"
+#include "ckpt/table/rank_files.h"
+#include "ckpt/table/tagdir.h"
 #include "ckpt/foreign/dcp_dtensor.h"
 #include "ckpt/format/pickle.h"
 #include "ckpt/format/ptfile.h"
@@ -359,7 +359,7 @@ struct batch {
 static int open_one(void *ctx, size_t i, struct errmsg *err)
 {
 	struct batch *b = ctx;
-	const int rc = tagdir_open_file(&b->x->files[b->first + i], &b->pt[i], err);
+	const int rc = tag_file_open(&b->x->files[b->first + i], &b->pt[i], err);
 
 	b->open[i] = !rc;
 	return rc;

@@ -14,8 +14,8 @@
 #include "ckpt/format/cast.h"
 #include "ckpt/format/names.h"
 #include "ckpt/format/value.h"
-#include "ckpt/model/geometry.h"
-#include "ckpt/model/model.h"
+#include "ckpt/table/geometry.h"
+#include "ckpt/table/model.h"
 #include "ckpt/zero/shard_impl.h"
 
 static int dcp_rows_nomem(const struct dcp_checkpoint *x, struct errmsg *err)

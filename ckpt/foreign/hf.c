@@ -6,11 +6,11 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/dirs/hfdir.h"
+#include "ckpt/table/hfdir.h"
 #include "ckpt/format/names.h"
 #include "ckpt/format/value.h"
 #include "ckpt/io/roots.h"
-#include "ckpt/model/geometry.h"
+#include "ckpt/table/geometry.h"
 #include "ckpt/vfile/file_layout.h"
 
 struct hf_checkpoint {

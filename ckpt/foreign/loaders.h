@@ -2,7 +2,7 @@
 #ifndef UCKPT_LOADERS_H
 #define UCKPT_LOADERS_H
 
-#include "ckpt/dirs/detect.h"
+#include "ckpt/table/detect.h"
 
 struct checkpoint;
 struct errmsg;

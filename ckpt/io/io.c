@@ -478,3 +478,25 @@ void context_free(struct uckpt *u)
 	pthread_mutex_destroy(&u->lock);
 	free(u);
 }
+
+int tag_file_find(struct tag_file *f, struct errmsg *err)
+{
+	struct attrs a;
+	char *where;
+	const int rc = io_stat(f->u, f->path, 0, &a, &where, err);
+
+	if (rc)
+		return rc;
+	free(f->path);
+	f->path = where;
+	f->name = strrchr(where, '/') + 1;
+	f->readable_by = a.readable_by;
+	f->mtime_s = a.st.st_mtim.tv_sec;
+	fileid_from_stat(&a.st, &f->file);
+	return 0;
+}
+
+int tag_file_open(const struct tag_file *f, struct ptfile *pt, struct errmsg *err)
+{
+	return io_open_pt(f->u, f->path, &f->file, pt, err);
+}

@@ -4,6 +4,7 @@
 
 #include "ckpt/base/attrs.h"
 #include "ckpt/base/source.h"
+#include "ckpt/format/names.h"
 
 struct errmsg;
 struct pack;
@@ -74,5 +75,24 @@ void context_free(struct uckpt *u);
 /* As io_open, of a file of torch.save; as ptfile_open_source. */
 int io_open_pt(struct uckpt *u, const char *path, const struct fileid *known, struct ptfile *out,
 	       struct errmsg *err);
+
+/* A file of a checkpoint: a shard, which is a file that a rank wrote, or one of Hugging
+ * Face weights. */
+struct tag_file {
+	const char *name; /* first: array_by_text; within path */
+	struct uckpt *u;
+	char *path;
+	struct ckname id;   /* of a shard */
+	struct fileid file; /* as it was when it was found */
+	int64_t mtime_s;
+	struct permissions readable_by; /* who may read it */
+};
+
+/* Find the file at f->path and fill in the rest, but for `id`; errors as io_stat. */
+int tag_file_find(struct tag_file *f, struct errmsg *err);
+
+/* Open a file of the directory.  -EIO if it was replaced since it was scanned;
+ * otherwise as ptfile_open_source. */
+int tag_file_open(const struct tag_file *f, struct ptfile *pt, struct errmsg *err);
 
 #endif

@@ -11,11 +11,11 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/dirs/tagdir.h"
-#include "ckpt/dirs/tags.h"
+#include "ckpt/table/tagdir.h"
+#include "ckpt/table/tags.h"
 #include "ckpt/format/cast.h"
 #include "ckpt/io/shards.h"
-#include "ckpt/model/geometry.h"
+#include "ckpt/table/geometry.h"
 #include "ckpt/vfile/extent.h"
 #include "ckpt/vfile/gather.h"
 

@@ -9,7 +9,7 @@
 
 #include "ckpt/base/attrs.h"
 #include "ckpt/format/tensor.h"
-#include "ckpt/model/rank_table.h"
+#include "ckpt/table/rank_table.h"
 
 struct checkpoint_ops;
 struct dirlist;

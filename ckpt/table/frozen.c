@@ -6,10 +6,10 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/dirs/tagdir.h"
+#include "ckpt/table/tagdir.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/format/value.h"
-#include "ckpt/model/rank_params.h"
+#include "ckpt/table/rank_params.h"
 #include "ckpt/table/checkpoint.h"
 #include "ckpt/table/partition.h"
 
@@ -123,7 +123,7 @@ static int need_slots(struct frozen *f, const struct tag_file *file, unsigned ra
 
 	if (f->at[rank])
 		return 0;
-	rc = tagdir_open_file(file, &pt, err);
+	rc = tag_file_open(file, &pt, err);
 	if (rc)
 		return rc;
 	rc = find_slots(f, &pt, rank, false, err);

@@ -10,7 +10,7 @@
 #include "ckpt/base/crc32.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"
-#include "ckpt/dirs/tagdir.h"
+#include "ckpt/table/tagdir.h"
 #include "ckpt/io/io.h"
 #include "ckpt/io/roots.h"
 #include "ckpt/io/shards.h"

@@ -12,13 +12,13 @@
 #include <stdlib.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/dirs/tagdir.h"
 #include "ckpt/format/pickle.h"
+#include "ckpt/io/io.h"
 
 bool layout_use_file(struct file_layout *d, const struct tag_file *f, size_t number)
 {
 	d->old_shard = (uint32_t)number;
-	return layout_note(d, tagdir_open_file(f, &d->old, d->err));
+	return layout_note(d, tag_file_open(f, &d->old, d->err));
 }
 
 bool layout_note(struct file_layout *d, int rc)

@@ -7,7 +7,7 @@
 #include "ckpt/views/adapter_dirs.h"
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/model/geometry.h"
+#include "ckpt/table/geometry.h"
 #include "ckpt/table/checkpoint.h"
 
 static void find_adapters(struct adapter_dirs *d, const struct checkpoint *c)

@@ -28,7 +28,7 @@
 #include "ckpt/format/names.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/format/value.h"
-#include "ckpt/model/geometry.h"
+#include "ckpt/table/geometry.h"
 #include "ckpt/views/plan_impl.h"
 
 #define OBJECTS_FILE "optim.distcp"

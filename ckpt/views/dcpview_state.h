@@ -46,7 +46,7 @@ struct dcpview_state {
  * Collect the rows of weights, whose order is known, and, if `optimizer` is set, the
  * optimizer's states and param_groups, which are read from the first optimizer shard.
  * A setting that is a tensor becomes its number; one that cannot be saved is left out.
- * -ENOTSUP if two tensors would have one file; other errors as tagdir_open_file.  Call dcpview_state_done after failure, too.
+ * -ENOTSUP if two tensors would have one file; other errors as tag_file_open.  Call dcpview_state_done after failure, too.
  */
 int dcpview_state_make(struct dcpview_state *s, enum dcp_style style, struct checkpoint *c,
 		       bool optimizer, struct errmsg *err);

@@ -11,9 +11,9 @@
 
 #include "ckpt/base/attrs.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/dirs/detect.h"
+#include "ckpt/table/detect.h"
 #include "ckpt/foreign/loaders.h"
-#include "ckpt/model/merge_rules.h"
+#include "ckpt/table/merge_rules.h"
 #include "ckpt/views/plan_impl.h"
 
 /* Open a plan of a checkpoint, which it takes over if `owned`, and closes on failure. */

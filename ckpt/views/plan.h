@@ -9,7 +9,7 @@
 #include <sys/types.h>
 
 #include "ckpt/base/attrs.h"
-#include "ckpt/dirs/detect.h"
+#include "ckpt/table/detect.h"
 #include "ckpt/format/tensor.h"
 #include "ckpt/views/plan_views.h"
 

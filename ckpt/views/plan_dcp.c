@@ -17,7 +17,7 @@
 #include "ckpt/format/legacy.h"
 #include "ckpt/format/names.h"
 #include "ckpt/format/value.h"
-#include "ckpt/model/geometry.h"
+#include "ckpt/table/geometry.h"
 #include "ckpt/views/dcpview_state.h"
 #include "ckpt/views/plan_impl.h"
 

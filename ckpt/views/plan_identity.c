@@ -7,7 +7,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/format/pickle.h"
 #include "ckpt/io/shards.h"
-#include "ckpt/model/user_rules.h"
+#include "ckpt/table/user_rules.h"
 #include "ckpt/views/plan_impl.h"
 
 static int hash_rules(const struct value *rules, uint64_t *hash, struct errmsg *err)

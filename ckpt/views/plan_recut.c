@@ -9,7 +9,7 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/dirs/tagdir.h"
+#include "ckpt/table/tagdir.h"
 #include "ckpt/views/plan_impl.h"
 #include "ckpt/views/recut.h"
 

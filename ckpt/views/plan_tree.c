@@ -17,7 +17,7 @@
 
 #include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/dirs/tagdir.h"
+#include "ckpt/table/tagdir.h"
 #include "ckpt/io/shards.h"
 #include "ckpt/views/plan_impl.h"
 

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/dirs/tagdir.h"
-#include "ckpt/model/geometry.h"
+#include "ckpt/table/tagdir.h"
+#include "ckpt/table/geometry.h"
 #include "ckpt/views/adapter.h"
 #include "ckpt/views/plan_impl.h"
 

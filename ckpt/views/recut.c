@@ -15,9 +15,9 @@
 #include <string.h>
 
 #include "ckpt/format/names.h"
-#include "ckpt/dirs/tagdir.h"
+#include "ckpt/table/tagdir.h"
 #include "ckpt/format/value.h"
-#include "ckpt/model/geometry.h"
+#include "ckpt/table/geometry.h"
 #include "ckpt/vfile/file_layout.h"
 #include "ckpt/views/recut_impl.h"
 

@@ -11,8 +11,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "ckpt/dirs/tagdir.h"
-#include "ckpt/model/experts.h"
+#include "ckpt/table/tagdir.h"
+#include "ckpt/table/experts.h"
 #include "ckpt/views/recut_impl.h"
 
 /* max_group_size: larger groups are several. */

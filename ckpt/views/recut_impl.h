@@ -3,7 +3,7 @@
 #define UCKPT_RECUT_IMPL_H
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/model/experts.h"
+#include "ckpt/table/experts.h"
 #include "ckpt/table/partition.h"
 #include "ckpt/views/recut.h"
 

@@ -5,8 +5,8 @@
  * make_folding_metadata).  Loaders refuse another number.
  */
 #include "ckpt/base/array.h"
-#include "ckpt/dirs/tagdir.h"
-#include "ckpt/model/experts.h"
+#include "ckpt/table/tagdir.h"
+#include "ckpt/table/experts.h"
 #include "ckpt/views/zero_object.h"
 
 /* The group of experts of a model-parallel rank, or NULL. */

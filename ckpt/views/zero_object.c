@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "ckpt/base/array.h"
-#include "ckpt/dirs/tagdir.h"
+#include "ckpt/table/tagdir.h"
 #include "ckpt/views/zero_object.h"
 
 /* Does every data-parallel rank have such an object? */

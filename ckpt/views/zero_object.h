@@ -6,7 +6,7 @@
 
 #include "ckpt/format/names.h"
 #include "ckpt/format/value.h"
-#include "ckpt/model/geometry.h"
+#include "ckpt/table/geometry.h"
 #include "ckpt/vfile/file_layout.h"
 #include "ckpt/views/recut_impl.h"
 

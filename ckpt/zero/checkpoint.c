@@ -15,8 +15,8 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/parallel.h"
-#include "ckpt/dirs/detect.h"
-#include "ckpt/model/geometry.h"
+#include "ckpt/table/detect.h"
+#include "ckpt/table/geometry.h"
 #include "ckpt/remote/cache.h"
 #include "ckpt/remote/latency.h"
 #include "ckpt/vfile/file_layout.h"

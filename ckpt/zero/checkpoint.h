@@ -5,8 +5,8 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "ckpt/dirs/tagdir.h"
-#include "ckpt/model/model.h"
+#include "ckpt/table/tagdir.h"
+#include "ckpt/table/model.h"
 #include "ckpt/table/checkpoint.h"
 #include "ckpt/zero/rows.h"
 #include "ckpt/zero/shard.h"

@@ -220,7 +220,7 @@ static int read_rest3(struct rows_finder *f, struct rank_params *c)
 	const struct tagdir *d = &f->r->dir;
 	struct frozen *frozen = &f->rows->frozen;
 	struct ptfile pt;
-	int rc = tagdir_open_file(&d->model[tagdir_model_number(d, c->mp)], &pt, f->err);
+	int rc = tag_file_open(&d->model[tagdir_model_number(d, c->mp)], &pt, f->err);
 
 	if (rc)
 		return rc;

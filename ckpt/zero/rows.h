@@ -3,7 +3,7 @@
 #define UCKPT_ROWS_H
 
 #include "ckpt/base/arena.h"
-#include "ckpt/model/rank_params.h"
+#include "ckpt/table/rank_params.h"
 #include "ckpt/table/frozen.h"
 
 struct checkpoint;

@@ -17,7 +17,7 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/dirs/tagdir.h"
+#include "ckpt/table/tagdir.h"
 #include "ckpt/format/cast.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/format/value.h"
@@ -206,7 +206,7 @@ int rows_find_layers(struct rows_finder *f)
 			first = f->rows->n;
 		}
 		l.first = first;
-		rc = tagdir_open_file(l.file, &l.pt, f->err);
+		rc = tag_file_open(l.file, &l.pt, f->err);
 		if (rc)
 			break;
 		l.entries = value_pairs(l.pt.root);

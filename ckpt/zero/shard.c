@@ -411,7 +411,7 @@ int shard_load(struct shard *s, const struct tagdir *dir, size_t number,
 	int rc;
 
 	*s = (struct shard){ .rank = file->id.dp };
-	rc = tagdir_open_file(file, &pt, err);
+	rc = tag_file_open(file, &pt, err);
 	if (rc)
 		return rc;
 	r.pt = &pt;

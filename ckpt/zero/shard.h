@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #include "ckpt/base/arena.h"
-#include "ckpt/model/rank_params.h"
+#include "ckpt/table/rank_params.h"
 #include "ckpt/table/checkpoint.h"
 #include "ckpt/table/partition.h"
 

@@ -3,7 +3,7 @@
 #define UCKPT_SHARD_IMPL_H
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/dirs/tagdir.h"
+#include "ckpt/table/tagdir.h"
 #include "ckpt/format/names.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/format/value.h"

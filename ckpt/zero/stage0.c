@@ -199,7 +199,7 @@ static int add_layer(struct stage0_builder *b, const struct tag_file *f)
 	const struct value_dict *d;
 	char number[16];
 	struct ptfile pt;
-	int rc = tagdir_open_file(f, &pt, b->err);
+	int rc = tag_file_open(f, &pt, b->err);
 
 	if (rc)
 		return rc;
@@ -353,7 +353,7 @@ static int find_groups(struct stage0_builder *b, const struct tag_file *optim)
 	b->pt = b->model;
 	b->number = b->model_number;
 	if (optim) {
-		rc = tagdir_open_file(optim, &pt, b->err);
+		rc = tag_file_open(optim, &pt, b->err);
 		if (rc)
 			return rc;
 		b->pt = &pt;
@@ -418,7 +418,7 @@ static int find_rank(struct stage0 *s, struct stage0_rank *o, unsigned mp, struc
 		.err = err,
 	};
 	int64_t tp;
-	int rc = tagdir_open_file(f, &pt, err);
+	int rc = tag_file_open(f, &pt, err);
 
 	if (rc)
 		return rc;

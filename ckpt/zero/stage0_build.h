@@ -3,9 +3,9 @@
 #define UCKPT_STAGE0_BUILD_H
 
 #include "ckpt/base/array.h"
-#include "ckpt/dirs/tagdir.h"
+#include "ckpt/table/tagdir.h"
 #include "ckpt/format/ptfile.h"
-#include "ckpt/model/experts.h"
+#include "ckpt/table/experts.h"
 #include "ckpt/zero/stage0.h"
 
 struct value_seq;

@@ -172,7 +172,7 @@ static int open_expert(const struct finder *f, size_t layer, unsigned expert, st
 				  "%s/layer_%zu_expert_%u_mp_rank_%02u_model_states.pt: missing",
 				  b->s->dir->path, layer, expert, b->mp);
 	*number = (uint32_t)(file - b->s->dir->files);
-	return tagdir_open_file(file, pt, b->err);
+	return tag_file_open(file, pt, b->err);
 }
 
 /* Add a parameter of a layer, unless it is a buffer; `name` is the one that a rank uses. */

@@ -177,7 +177,7 @@ static int check_file(void *ctx, size_t i, struct errmsg *err)
 						err);
 	i -= d->nexpert;
 	f = i < d->nmodel ? &d->model[i] : &d->layer[i - d->nmodel];
-	rc = tagdir_open_file(f, &pt, err);
+	rc = tag_file_open(f, &pt, err);
 	if (rc)
 		return rc;
 	if (i < d->nmodel)

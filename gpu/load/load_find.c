@@ -6,8 +6,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "ckpt/dirs/detect.h"
-#include "ckpt/dirs/tags.h"
+#include "ckpt/table/detect.h"
+#include "ckpt/table/tags.h"
 #include "ckpt/io/io.h"
 #include "gpu/load/load_impl.h"
 

@@ -14,8 +14,8 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/json.h"
-#include "ckpt/dirs/detect.h"
-#include "ckpt/dirs/tagdir.h"
+#include "ckpt/table/detect.h"
+#include "ckpt/table/tagdir.h"
 #include "ckpt/foreign/dcp.h"
 #include "ckpt/format/cast.h"
 #include "ckpt/format/names.h"

@@ -11,7 +11,7 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/output.h"
-#include "ckpt/dirs/tags.h"
+#include "ckpt/table/tags.h"
 #include "gpu/save/save_impl.h"
 
 #define HIDDEN ".old"

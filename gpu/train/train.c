@@ -14,7 +14,7 @@
 #include "ckpt/commands/settings.h"
 #include "ckpt/io/io.h"
 #include "ckpt/io/roots.h"
-#include "ckpt/model/user_rules.h"
+#include "ckpt/table/user_rules.h"
 #include "gpu/backend/backend.h"
 #include "gpu/comm/comm.h"
 #include "gpu/comm/devcomm.h"

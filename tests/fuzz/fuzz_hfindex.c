@@ -13,7 +13,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/json.h"
 #include "ckpt/base/source.h"
-#include "ckpt/dirs/hfdir.h"
+#include "ckpt/table/hfdir.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -33,7 +33,7 @@ struct mkckpt_extra {
 /*
  * A MoE layer: `n` experts, shared by `ep` ranks.  Its parameters are those
  * whose names begin with the prefix, as in the whole model
- * (ckpt/model/experts.h); a native expert's name contains its number.  Extras
+ * (ckpt/table/experts.h); a native expert's name contains its number.  Extras
  * can belong to a native expert, too.
  */
 struct mkckpt_layer {

@@ -2,7 +2,7 @@
 /*
  * Experts of the checkpoints that tests make.  Which rank has which experts is
  * found by trying all ranks and experts; nothing is shared with
- * ckpt/table/partition.c and ckpt/model/experts.c.
+ * ckpt/table/partition.c and ckpt/table/experts.c.
  */
 #include <limits.h>
 #include <stdio.h>

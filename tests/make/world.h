@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #include "ckpt/base/bytes.h"
-#include "ckpt/model/merge_rules.h"
+#include "ckpt/table/merge_rules.h"
 #include "tests/make/mkckpt.h"
 
 #define WORLD_TP_MAX 4

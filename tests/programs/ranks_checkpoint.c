@@ -19,7 +19,7 @@
 #include <sys/resource.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/model/user_rules.h"
+#include "ckpt/table/user_rules.h"
 #include "gpu/backend/backend.h"
 #include "gpu/comm/comm.h"
 #include "gpu/comm/topology.h"

@@ -11,7 +11,7 @@
 #include <nettle/sha2.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/model/user_rules.h"
+#include "ckpt/table/user_rules.h"
 
 static void die(const char *what)
 {

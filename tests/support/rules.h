@@ -4,7 +4,7 @@
 
 #include <stddef.h>
 
-#include "ckpt/model/merge_rules.h"
+#include "ckpt/table/merge_rules.h"
 #include "tests/make/mkpt.h"
 
 /* universal_checkpoint_info for the tests of merge. */

@@ -5,8 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "ckpt/model/geometry.h"
-#include "ckpt/model/model.h"
+#include "ckpt/table/geometry.h"
+#include "ckpt/table/model.h"
 #include "tests/make/mkpt.h"
 
 /*

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "ckpt/format/ptfile.h"
-#include "ckpt/model/geometry.h"
+#include "ckpt/table/geometry.h"
 #include "tests/make/mkpt.h"
 #include "tests/unit/dcp/copy.h"
 

@@ -18,8 +18,8 @@
 
 #include "ckpt/base/bytes.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/dirs/detect.h"
-#include "ckpt/dirs/hfdir.h"
+#include "ckpt/table/detect.h"
+#include "ckpt/table/hfdir.h"
 #include "tests/make/mkckpt.h"
 #include "tests/make/mkpt.h"
 #include "tests/support/context.h"

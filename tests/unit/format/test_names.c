@@ -8,8 +8,8 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/format/names.h"
-#include "ckpt/dirs/detect.h"
-#include "ckpt/dirs/tagdir.h"
+#include "ckpt/table/detect.h"
+#include "ckpt/table/tagdir.h"
 #include "tests/make/mkckpt.h"
 #include "tests/make/mkpt.h"
 #include "tests/support/context.h"

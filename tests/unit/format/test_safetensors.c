@@ -14,7 +14,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/json.h"
 #include "ckpt/base/source.h"
-#include "ckpt/dirs/hfdir.h"
+#include "ckpt/table/hfdir.h"
 #include "ckpt/format/safetensors.h"
 #include "tests/support/unit.h"
 

@@ -9,9 +9,9 @@
 
 #include "ckpt/base/arena.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/model/experts.h"
-#include "ckpt/model/geometry.h"
-#include "ckpt/model/merge_rules.h"
+#include "ckpt/table/experts.h"
+#include "ckpt/table/geometry.h"
+#include "ckpt/table/merge_rules.h"
 #include "ckpt/views/plan.h"
 #include "tests/make/mkckpt.h"
 #include "tests/support/context.h"

@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/model/geometry.h"
-#include "ckpt/model/merge_rules.h"
+#include "ckpt/table/geometry.h"
+#include "ckpt/table/merge_rules.h"
 #include "tests/make/literal.h"
 #include "tests/make/mkpt.h"
 #include "tests/support/slices.h"

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/model/merge_rules.h"
+#include "ckpt/table/merge_rules.h"
 #include "tests/make/mkpt.h"
 #include "tests/support/rules.h"
 #include "tests/support/unit.h"

@@ -11,8 +11,8 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/dirs/tagdir.h"
-#include "ckpt/model/model.h"
+#include "ckpt/table/tagdir.h"
+#include "ckpt/table/model.h"
 #include "tests/make/world.h"
 #include "tests/support/context.h"
 #include "tests/support/unit.h"

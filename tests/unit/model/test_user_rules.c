@@ -7,8 +7,8 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/format/value.h"
-#include "ckpt/model/merge_rules.h"
-#include "ckpt/model/user_rules.h"
+#include "ckpt/table/merge_rules.h"
+#include "ckpt/table/user_rules.h"
 #include "tests/make/mkckpt.h"
 #include "tests/make/mkpt.h"
 #include "tests/support/rules.h"

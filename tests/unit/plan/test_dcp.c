@@ -17,7 +17,7 @@
 #include "ckpt/format/names.h"
 #include "ckpt/format/pickle.h"
 #include "ckpt/format/ptfile.h"
-#include "ckpt/model/geometry.h"
+#include "ckpt/table/geometry.h"
 #include "ckpt/table/checkpoint.h"
 #include "ckpt/vfile/vfile.h"
 #include "ckpt/views/plan.h"

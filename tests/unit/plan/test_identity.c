@@ -8,7 +8,7 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/output.h"
-#include "ckpt/model/user_rules.h"
+#include "ckpt/table/user_rules.h"
 #include "ckpt/views/plan.h"
 #include "tests/make/mkckpt.h"
 #include "tests/support/context.h"

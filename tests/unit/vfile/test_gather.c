@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/model/geometry.h"
+#include "ckpt/table/geometry.h"
 #include "ckpt/vfile/gather.h"
 #include "gpu/backend/splitmix.h"
 #include "tests/support/unit.h"

@@ -7,7 +7,7 @@
  * Megatron-LM: megatron/core/dist_checkpointing (common.pt beside a DCP) and
  * megatron/training/checkpointing.py.  Accelerate: utils/fsdp_utils.py.
  */
-#include "ckpt/dirs/detect.h"
+#include "ckpt/table/detect.h"
 
 #include <errno.h>
 #include <fnmatch.h>
@@ -19,9 +19,9 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/beneath.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/dirs/hfdir.h"
-#include "ckpt/dirs/rank_files.h"
-#include "ckpt/dirs/stage0_look.h"
+#include "ckpt/table/hfdir.h"
+#include "ckpt/table/rank_files.h"
+#include "ckpt/table/stage0_look.h"
 #include "ckpt/format/names.h"
 #include "ckpt/io/io.h"
 #include "ckpt/io/roots.h"

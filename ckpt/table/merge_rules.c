@@ -8,7 +8,7 @@
  * The lists are tried in the converter's order. As in the converter, a name that
  * two patterns of one list match is an error.
  */
-#include "ckpt/model/merge_rules.h"
+#include "ckpt/table/merge_rules.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 

@@ -4,7 +4,7 @@
  * fsdp_checkpoint_manager.py) and of programs that followed it, and Accelerate's
  * (utils/fsdp_utils.py): FULL_STATE_DICT, LOCAL_STATE_DICT, and SHARDED_STATE_DICT without DCP.
  */
-#include "ckpt/dirs/rank_files.h"
+#include "ckpt/table/rank_files.h"
 
 #include <errno.h>
 #include <stdio.h>

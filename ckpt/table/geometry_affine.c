@@ -19,7 +19,7 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/checked.h"
 #include "ckpt/format/value.h"
-#include "ckpt/model/geometry_impl.h"
+#include "ckpt/table/geometry_impl.h"
 
 /* Limit of different scales in one map. */
 #define SCALES_MAX 256u

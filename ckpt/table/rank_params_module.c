@@ -21,13 +21,13 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/dirs/tagdir.h"
+#include "ckpt/table/tagdir.h"
 #include "ckpt/format/cast.h"
 #include "ckpt/format/module_dict.h"
 #include "ckpt/format/names.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/format/value.h"
-#include "ckpt/model/rank_params_build.h"
+#include "ckpt/table/rank_params_build.h"
 
 enum { BUFFER = 1, OWNED = 2, SHARED = 4 };
 

@@ -6,7 +6,7 @@
  *   models--ORGANISATION--MODEL/refs/main	the name of a commit
  *   models--ORGANISATION--MODEL/snapshots/COMMIT/	the files at that commit
  */
-#include "ckpt/dirs/hfhub.h"
+#include "ckpt/table/hfhub.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -6,30 +6,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "ckpt/base/attrs.h"
-#include "ckpt/base/source.h"
-#include "ckpt/format/names.h"
+#include "ckpt/io/io.h"
 
 struct dirlist;
 struct errmsg;
 struct errmsg_sink;
 struct ptfile;
 struct uckpt;
-
-/* A file of a checkpoint: a shard, which is a file that a rank wrote, or one of Hugging
- * Face weights. */
-struct tag_file {
-	const char *name; /* first: array_by_text; within path */
-	struct uckpt *u;
-	char *path;
-	struct ckname id;   /* of a shard */
-	struct fileid file; /* as it was when it was found */
-	int64_t mtime_s;
-	struct permissions readable_by; /* who may read it */
-};
-
-/* Find the file at f->path and fill in the rest, but for `id`; errors as io_stat. */
-int tag_file_find(struct tag_file *f, struct errmsg *err);
 
 /*
  * The files of a tag directory, by their names: one for each rank, none missing.  A file is
@@ -104,9 +87,5 @@ const struct tag_file *tagdir_find(const struct tagdir *d,
 /* The first file that is too small for one of torch.save, or NULL; `*n` is set to the
  * number of such files. */
 const struct tag_file *tagdir_find_tiny(const struct tagdir *d, size_t *n);
-
-/* Open a file of the directory.  -EIO if it was replaced since it was scanned;
- * otherwise as ptfile_open_source. */
-int tagdir_open_file(const struct tag_file *f, struct ptfile *pt, struct errmsg *err);
 
 #endif

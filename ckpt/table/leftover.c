@@ -14,13 +14,13 @@
  * (runtime/engine.py, _get_zero_ckpt_prefix).  Times decide only between saves of which both
  * ranks 0 are whole: a copy may not have kept them.
  */
-#include "ckpt/dirs/leftover.h"
+#include "ckpt/table/leftover.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/dirs/tagdir.h"
+#include "ckpt/table/tagdir.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/format/value.h"
 
@@ -70,7 +70,7 @@ static bool read_shard(struct save *s)
 	const struct value *dict;
 	struct ptfile pt;
 
-	if (tagdir_open_file(s->optim, &pt, NULL))
+	if (tag_file_open(s->optim, &pt, NULL))
 		return false;
 	dict = value_find(pt.root, KEY_OPTIMIZER_STATE_DICT);
 	s->dp = partition_count(dict);
@@ -87,7 +87,7 @@ static bool read_model(struct save *s)
 	const struct value *config;
 	struct ptfile pt;
 
-	if (tagdir_open_file(s->model, &pt, NULL))
+	if (tag_file_open(s->model, &pt, NULL))
 		return false;
 	config = value_find(pt.root, KEY_DS_CONFIG);
 	value_get_int(value_find(pt.root, "dp_world_size"), &dp);

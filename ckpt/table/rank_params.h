@@ -7,9 +7,9 @@
 #include <stdint.h>
 
 #include "ckpt/base/arena.h"
-#include "ckpt/model/experts.h"
-#include "ckpt/model/merge_rules.h"
-#include "ckpt/model/rank_table.h"
+#include "ckpt/table/experts.h"
+#include "ckpt/table/merge_rules.h"
+#include "ckpt/table/rank_table.h"
 
 struct tagdir;
 struct tag_file;

@@ -2,7 +2,7 @@
 #ifndef UCKPT_RANK_PARAMS_BUILD_H
 #define UCKPT_RANK_PARAMS_BUILD_H
 
-#include "ckpt/model/rank_params.h"
+#include "ckpt/table/rank_params.h"
 
 struct tagdir;
 struct errmsg;

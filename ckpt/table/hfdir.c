@@ -11,7 +11,7 @@
  * _get_resolved_checkpoint_files): safetensors first, and one file before several.
  * Links are followed, because a directory of the hub's cache consists of links.
  */
-#include "ckpt/dirs/hfdir.h"
+#include "ckpt/table/hfdir.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -23,7 +23,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/json.h"
 #include "ckpt/base/parallel.h"
-#include "ckpt/dirs/detect.h"
+#include "ckpt/table/detect.h"
 #include "ckpt/format/cast.h"
 #include "ckpt/format/names.h"
 #include "ckpt/format/ptfile.h"

@@ -6,8 +6,8 @@
 #include <stddef.h>
 
 #include "ckpt/base/arena.h"
-#include "ckpt/model/geometry.h"
-#include "ckpt/model/rank_params.h"
+#include "ckpt/table/geometry.h"
+#include "ckpt/table/rank_params.h"
 
 struct errmsg;
 struct merge_rules;

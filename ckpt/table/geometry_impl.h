@@ -5,7 +5,7 @@
 #include <errno.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/model/geometry.h"
+#include "ckpt/table/geometry.h"
 
 /* Shared by geometry*.c: what geometry_init was called with. */
 struct geometry_job {

@@ -15,11 +15,11 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/dirs/tagdir.h"
+#include "ckpt/table/tagdir.h"
 #include "ckpt/format/names.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/format/value.h"
-#include "ckpt/model/rank_params_build.h"
+#include "ckpt/table/rank_params_build.h"
 
 static const char *const fused_names[] = { ".w1", ".w2", ".w3" };
 
@@ -116,7 +116,7 @@ static int find_lanes(const struct rank_params_loader *l, size_t i)
 
 static int open_expert(const struct tag_file *f, struct ptfile *pt, struct errmsg *err)
 {
-	const int rc = tagdir_open_file(f, pt, err);
+	const int rc = tag_file_open(f, pt, err);
 
 	if (rc || value_pairs(pt->root))
 		return rc;

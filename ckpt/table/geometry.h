@@ -6,8 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "ckpt/model/merge_rules.h"
-#include "ckpt/model/rank_table.h"
+#include "ckpt/table/merge_rules.h"
+#include "ckpt/table/rank_table.h"
 #include "ckpt/vfile/gather.h"
 
 struct errmsg;

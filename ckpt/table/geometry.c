@@ -13,7 +13,7 @@
  *				slice}; see geometry_affine.c
  *   experts			of AutoEP, in the order of their numbers
  */
-#include "ckpt/model/geometry.h"
+#include "ckpt/table/geometry.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -23,8 +23,8 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/checked.h"
 #include "ckpt/format/value.h"
-#include "ckpt/model/experts.h"
-#include "ckpt/model/geometry_impl.h"
+#include "ckpt/table/experts.h"
+#include "ckpt/table/geometry_impl.h"
 
 /* Limit of sub-parameters of one parameter. */
 #define PARTS_MAX 1024

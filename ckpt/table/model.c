@@ -5,7 +5,7 @@
  * extract_zero_shards, merge_tp_slices). As in the converter, the rules come from
  * the first model-states file.
  */
-#include "ckpt/model/model.h"
+#include "ckpt/table/model.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -16,8 +16,8 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/parallel.h"
-#include "ckpt/dirs/tagdir.h"
-#include "ckpt/model/user_rules.h"
+#include "ckpt/table/tagdir.h"
+#include "ckpt/table/user_rules.h"
 
 struct builder {
 	struct model *m;

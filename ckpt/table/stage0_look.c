@@ -3,7 +3,7 @@
  * Whether a directory is what DeepSpeed saves without ZeRO (runtime/engine.py,
  * _save_checkpoint): the model states of each model-parallel rank have its optimizer, too.
  */
-#include "ckpt/dirs/stage0_look.h"
+#include "ckpt/table/stage0_look.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -6,7 +6,7 @@
  * of the flat buffer (DeepSpeed engine.py _get_zero_param_shapes). Offsets in
  * the shards follow that order, even if round_robin_gradients shuffled it.
  */
-#include "ckpt/model/rank_params.h"
+#include "ckpt/table/rank_params.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -17,12 +17,12 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/dirs/tagdir.h"
+#include "ckpt/table/tagdir.h"
 #include "ckpt/format/module_dict.h"
 #include "ckpt/format/names.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/format/value.h"
-#include "ckpt/model/rank_params_build.h"
+#include "ckpt/table/rank_params_build.h"
 
 #define WARNING_MAX 300
 
@@ -280,7 +280,7 @@ int rank_params_load(struct rank_params *c, const struct tagdir *dir, unsigned m
 	int rc;
 
 	*c = (struct rank_params){ .facts.zero3 = dir->zero3, .mp = mp };
-	rc = tagdir_open_file(f, &pt, err);
+	rc = tag_file_open(f, &pt, err);
 	if (rc)
 		return rc;
 	l.pt = &pt;

@@ -16,7 +16,7 @@
  * For native layers nothing else is recorded; the rest follows from the names of
  * their expert files and the keys in them.
  */
-#include "ckpt/model/experts.h"
+#include "ckpt/table/experts.h"
 
 #include <assert.h>
 #include <ctype.h>

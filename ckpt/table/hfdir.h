@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "ckpt/dirs/tagdir.h"
+#include "ckpt/table/tagdir.h"
 #include "ckpt/format/tensor.h"
 
 struct errmsg;

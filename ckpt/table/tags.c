@@ -9,7 +9,7 @@
  * The text of `latest` is never used as a path, only compared with the names of
  * tags.
  */
-#include "ckpt/dirs/tags.h"
+#include "ckpt/table/tags.h"
 
 #include <assert.h>
 #include <ctype.h>
@@ -23,9 +23,9 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/dirs/hfdir.h"
-#include "ckpt/dirs/detect.h"
-#include "ckpt/dirs/stage0_look.h"
+#include "ckpt/table/hfdir.h"
+#include "ckpt/table/detect.h"
+#include "ckpt/table/stage0_look.h"
 #include "ckpt/format/names.h"
 #include "ckpt/io/io.h"
 

@@ -5,7 +5,7 @@
  * files of the tree: a sub-parameter's shape is a tuple, its patterns a list
  * (DeepSpeed 0.19.8, checkpoint/universal_checkpoint.py SubparamShape).
  */
-#include "ckpt/model/user_rules.h"
+#include "ckpt/table/user_rules.h"
 
 #include <errno.h>
 #include <stdbool.h>
@@ -17,7 +17,7 @@
 #include "ckpt/base/json.h"
 #include "ckpt/base/source.h"
 #include "ckpt/format/value.h"
-#include "ckpt/model/merge_rules.h"
+#include "ckpt/table/merge_rules.h"
 
 #define RULES_BYTES_MAX (1u << 20)
 

@@ -5,7 +5,7 @@
  * Only the directory itself and that of offloaded tensors are read.  DeepSpeed's
  * own converter walks all directories below and takes stray copies for ranks.
  */
-#include "ckpt/dirs/tagdir.h"
+#include "ckpt/table/tagdir.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -20,9 +20,9 @@
 #include "ckpt/base/beneath.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/parallel.h"
-#include "ckpt/dirs/detect.h"
-#include "ckpt/dirs/leftover.h"
-#include "ckpt/dirs/stage0_look.h"
+#include "ckpt/table/detect.h"
+#include "ckpt/table/leftover.h"
+#include "ckpt/table/stage0_look.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/format/value.h"
 #include "ckpt/io/io.h"
@@ -127,23 +127,6 @@ static int scan_nvme(struct uckpt *u, struct tagdir *d, struct errmsg *err)
 	dirlist_done(&dir);
 	free(path);
 	return rc;
-}
-
-int tag_file_find(struct tag_file *f, struct errmsg *err)
-{
-	struct attrs a;
-	char *where;
-	const int rc = io_stat(f->u, f->path, 0, &a, &where, err);
-
-	if (rc)
-		return rc;
-	free(f->path);
-	f->path = where;
-	f->name = strrchr(where, '/') + 1;
-	f->readable_by = a.readable_by;
-	f->mtime_s = a.st.st_mtim.tv_sec;
-	fileid_from_stat(&a.st, &f->file);
-	return 0;
 }
 
 static int find_numbered(void *ctx, size_t i, struct errmsg *err)
@@ -481,9 +464,4 @@ const struct tag_file *tagdir_find_tiny(const struct tagdir *d, size_t *n)
 		    d->files[i].file.size < FILE_LEAST && !(*n)++)
 			first = &d->files[i];
 	return first;
-}
-
-int tagdir_open_file(const struct tag_file *f, struct ptfile *pt, struct errmsg *err)
-{
-	return io_open_pt(f->u, f->path, &f->file, pt, err);
 }
