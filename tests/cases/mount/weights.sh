@@ -107,11 +107,12 @@ mount_fg "$good/hfdir_types" -o view=dcp || finish
 check "view=dcp shows weights as a distributed checkpoint" test -s "$mnt/.metadata" -a -s "$mnt/model.of.float16.distcp"
 check "its files ask for small reads" test "$(stat -c %o "$mnt/model.of.float16.distcp")" = 4096
 unmount
-for source in "$run" "$good/hfdir_bin"; do
-	ucfs "$source" "$mnt" -f -o view=hf 2>"$tmp/said"
-	check "of what is no tag it is refused" test $? = 1
-	check "which is reported" grep -q "^ucfs: $source: option view: not a tag directory" "$tmp/said"
-done
+mount_fg "$good/hfdir_bin" -o view=hf || finish
+check "view=hf shows pytorch_model.bin as safetensors" test -s "$mnt/model.safetensors"
+unmount
+ucfs "$run" "$mnt" -f -o view=hf 2>"$tmp/said"
+check "of what is no tag it is refused" test $? = 1
+check "which is reported" grep -q "^ucfs: $run: option view: not a tag directory" "$tmp/said"
 
 # A tag that cannot be served.
 mount_fg "$good/hf_trainer" || finish
