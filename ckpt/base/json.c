@@ -132,9 +132,7 @@ static int check_names(const char *file, const cJSON *root, size_t len,
 		    : 0;
 }
 
-/* `text[len]` is a NUL. */
-static int json_parse(const char *file, const char *text, size_t len,
-		      cJSON **out, struct errmsg *err)
+int json_parse(const char *file, const char *text, size_t len, cJSON **out, struct errmsg *err)
 {
 	const uint8_t *p = (const uint8_t *)text;
 	const char *fault, *end = NULL;

@@ -27,6 +27,9 @@ struct source;
 int json_read(const struct source *src, uint64_t off, size_t len, cJSON **out,
 	      struct errmsg *err);
 
+/* The same of a text, of which text[len] is a NUL; messages name `file`. */
+int json_parse(const char *file, const char *text, size_t len, cJSON **out, struct errmsg *err);
+
 /*
  * Append a value as JSON, with line breaks if `pretty`.  The text is UTF-8:
  * bytes of strings that are not become U+FFFD, and characters that a terminal

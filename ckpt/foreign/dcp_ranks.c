@@ -7,6 +7,8 @@
  *	model		{NAME: tensor}
  *	optimizer	{"state": {NAME or number: {FIELD: tensor or number}},
  *			 "param_groups": [{"params": names or numbers, OPTION: value}]}
+ *
+ * Files of safetensors have parts of a model's tensors, and where they begin in the whole.
  */
 #include "ckpt/foreign/dcp.h"
 
@@ -16,18 +18,23 @@
 #include <string.h>
 
 #include "ckpt/base/array.h"
+#include "ckpt/base/checked.h"
 #include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/json.h"
 #include "ckpt/base/parallel.h"
 #include "ckpt/table/rank_files.h"
 #include "ckpt/table/tagdir.h"
 #include "ckpt/foreign/dcp_dtensor.h"
+#include "ckpt/format/names.h"
 #include "ckpt/format/pickle.h"
 #include "ckpt/format/ptfile.h"
+#include "ckpt/format/safetensors.h"
 #include "ckpt/format/value.h"
 #include "ckpt/io/io.h"
 
-#define BATCH 16 /* files whose pickles are in memory at once */
+#define NUMEL_MAX (UINT64_C(1) << 58) /* elements of a tensor, whose bytes can be counted */
+#define BATCH 16                      /* files whose pickles are in memory at once */
 
 /* What an entry has so far. */
 struct known {
@@ -42,7 +49,8 @@ struct reader {
 	struct hashtab by_key;
 	struct known *known; /* of each entry */
 	size_t cap;
-	const struct ptfile *pt; /* the file that is read */
+	const struct ptfile *pt; /* the file that is read, unless it is of safetensors */
+	const char *name;        /* of the file */
 	uint32_t file;
 	struct errmsg *err;
 };
@@ -56,7 +64,7 @@ int dcp_ranks_list(struct dcp_checkpoint *x, struct errmsg *err)
 
 	if (rc)
 		return rc;
-	if (!rank_files_are_in(&l)) {
+	if (!rank_files_kind(&l)) {
 		dirlist_done(&l);
 		return 0;
 	}
@@ -80,6 +88,9 @@ int dcp_ranks_list(struct dcp_checkpoint *x, struct errmsg *err)
 			 f.model, f.others);
 		x->rank_note = arena_strdup(&x->metadata.arena, text);
 	}
+	if (!rc && rank_files_kind(&l) == RANK_FILE_SHARD)
+		x->rank_note =
+			"the files do not say how many ranks saved them: were those of the last ones missing, tensors would end early";
 	rank_files_done(&f);
 	dirlist_done(&l);
 	return rc ?: x->metadata.arena.failed ? errmsg_nomem(err, x->path) : 0;
@@ -87,7 +98,7 @@ int dcp_ranks_list(struct dcp_checkpoint *x, struct errmsg *err)
 
 static int fail(const struct reader *r, const struct dcp_entry *t, const char *what)
 {
-	return errmsg_set(r->err, -EBADMSG, "%s: %s: %s", r->pt->src.name, t->key, what);
+	return errmsg_set(r->err, -EBADMSG, "%s: %s: %s", r->name, t->key, what);
 }
 
 /* The entry with this path, which is added; NULL when memory runs out. */
@@ -136,11 +147,32 @@ static struct dcp_entry *find_entry(struct reader *r, const char *const *path, u
 	return t->path ? t : NULL;
 }
 
-/* Add the part of a tensor that is in the file. */
-static int add_chunk(struct reader *r, struct dcp_entry *t, struct known *k, const struct dtensor *d)
+/* Add a part of a tensor, which begins at `at` in the file; NULL when memory runs out. */
+static struct dcp_chunk *add_chunk(struct reader *r, struct dcp_entry *t, struct known *k,
+				   const uint64_t *offset, const uint64_t *size, uint64_t numel,
+				   uint64_t at)
 {
 	struct arena *a = &r->m->arena;
+	struct dcp_chunk c = { .offset = arena_copy(a, offset, t->ndim * sizeof(*offset)),
+			       .size = arena_copy(a, size, t->ndim * sizeof(*size)),
+			       .numel = numel,
+			       .file = r->file,
+			       .at = at,
+			       .len = numel * dtype_size(t->dtype) };
+
+	atomic_store(&c.data, at);
+	if (!arena_reserve(a, &t->chunks, t->nchunks, &k->cap, t->nchunks + 1, sizeof(c)) ||
+	    a->failed)
+		return NULL;
+	memcpy(&t->chunks[t->nchunks], &c, sizeof(c));
+	return &t->chunks[t->nchunks++];
+}
+
+/* Add the part of a tensor that a pickle has. */
+static int add_part(struct reader *r, struct dcp_entry *t, struct known *k, const struct dtensor *d)
+{
 	struct dcp_chunk *c;
+	struct stored *view;
 	struct tensor local;
 	uint64_t at;
 	int rc = ptfile_tensor(r->pt, d->local, t->key, &local, &at, r->err);
@@ -152,28 +184,19 @@ static int add_chunk(struct reader *r, struct dcp_entry *t, struct known *k, con
 		return fail(r, t, "the rank's part has another shape or type than its place");
 	if (!local.numel || d->replica)
 		return 0;
-	if (!arena_reserve(a, &t->chunks, t->nchunks, &k->cap, t->nchunks + 1, sizeof(*t->chunks)))
-		return errmsg_nomem(r->err, r->pt->src.name);
-	c = &t->chunks[t->nchunks++];
-	*c = (struct dcp_chunk){ .offset = arena_copy(a, d->offset, d->ndim * sizeof(*d->offset)),
-				 .size = arena_copy(a, d->size, d->ndim * sizeof(*d->size)),
-				 .numel = local.numel,
-				 .file = r->file,
-				 .at = at + local.storage_offset * dtype_size(local.dtype),
-				 .len = local.numel * dtype_size(local.dtype) };
-	if (!tensor_is_contiguous(&local)) {
-		struct stored *view = arena_alloc(a, sizeof(*view));
-
-		if (!view || !stored_init(view, a, &local, at))
-			return errmsg_nomem(r->err, r->pt->src.name);
-		view->file = r->file;
-		c->view = view;
-		atomic_store(&c->strided, true);
-		atomic_store(&c->data, at);
-	} else {
-		atomic_store(&c->data, c->at);
-	}
-	return a->failed ? errmsg_nomem(r->err, r->pt->src.name) : 0;
+	c = add_chunk(r, t, k, d->offset, d->size, local.numel,
+		      at + local.storage_offset * dtype_size(local.dtype));
+	if (!c)
+		return errmsg_nomem(r->err, r->name);
+	if (tensor_is_contiguous(&local))
+		return 0;
+	view = arena_alloc(&r->m->arena, sizeof(*view));
+	if (!view || !stored_init(view, &r->m->arena, &local, at))
+		return errmsg_nomem(r->err, r->name);
+	c->view = view;
+	atomic_store(&c->strided, true);
+	atomic_store(&c->data, at);
+	return 0;
 }
 
 /* The checksum of a plain tensor's storage, which tells whether ranks have the same. */
@@ -200,7 +223,7 @@ static int refuse_flat(struct reader *r, const struct dcp_entry *t)
 		 "%.200s: ranks have different elements, and do not say which: FSDP1's flat parameters; save the optimizer's state as FSDP.optim_state_dict returns it",
 		 t->key);
 	r->m->refused = arena_strdup(&r->m->arena, text);
-	return r->m->refused ? 0 : errmsg_nomem(r->err, r->pt->src.name);
+	return r->m->refused ? 0 : errmsg_nomem(r->err, r->name);
 }
 
 static int add_parts(struct reader *r, struct dcp_entry *t, struct known *k, struct dtensor *d)
@@ -209,9 +232,9 @@ static int add_parts(struct reader *r, struct dcp_entry *t, struct known *k, str
 	int rc = 0;
 
 	if (!d->shards)
-		return add_chunk(r, t, k, d);
+		return add_part(r, t, k, d);
 	for (size_t i = 0; !rc && i < shards->n; i++)
-		rc = dtensor_shard(d, i, t->key, r->err) ?: add_chunk(r, t, k, d);
+		rc = dtensor_shard(d, i, t->key, r->err) ?: add_part(r, t, k, d);
 	return rc;
 }
 
@@ -228,7 +251,7 @@ static int add_tensor(struct reader *r, const char *const *path, unsigned depth,
 	int rc;
 
 	if (!t)
-		return errmsg_nomem(r->err, r->pt->src.name);
+		return errmsg_nomem(r->err, r->name);
 	k = &r->known[t - r->m->entries];
 	rc = dtensor_read(v, t->key, &d, &why);
 	if (rc == -ENOTSUP && !d.shared) { /* a quantized one, or the like */
@@ -241,7 +264,7 @@ static int add_tensor(struct reader *r, const char *const *path, unsigned depth,
 		return 0;
 	}
 	if (rc)
-		return errmsg_set(r->err, rc, "%s: %s", r->pt->src.name, why.text);
+		return errmsg_set(r->err, rc, "%s: %s", r->name, why.text);
 	crc = d.shared ? 0 : sum_of(r, v);
 	if (is_new) {
 		t->is_tensor = true;
@@ -250,7 +273,7 @@ static int add_tensor(struct reader *r, const char *const *path, unsigned depth,
 		t->numel = d.numel;
 		t->shape = arena_copy(&r->m->arena, d.shape, d.ndim * sizeof(*d.shape));
 		*k = (struct known){ .shared = d.shared, .crc = crc };
-		return t->shape ? add_parts(r, t, k, &d) : errmsg_nomem(r->err, r->pt->src.name);
+		return t->shape ? add_parts(r, t, k, &d) : errmsg_nomem(r->err, r->name);
 	}
 	if (!d.shared && depth == 4 && d.ndim &&
 	    (d.numel != t->numel || !crc != !k->crc || (crc && crc != k->crc)))
@@ -269,7 +292,7 @@ static int add_value(struct reader *r, const char *const *path, unsigned depth, 
 	int rc;
 
 	if (!t)
-		return errmsg_nomem(r->err, r->pt->src.name);
+		return errmsg_nomem(r->err, r->name);
 	if (r->m->nentries == n)
 		return 0;
 	rc = ptfile_numbers(r->pt, t->key, &r->x->arena, &v, r->err);
@@ -278,7 +301,7 @@ static int add_value(struct reader *r, const char *const *path, unsigned depth, 
 	t->value = rc ? NULL : pickle_copy(&r->m->arena, v);
 	if (!t->value) /* a tensor among options, which no file could have */
 		t->value = value_new(&r->m->arena, VALUE_TUPLE);
-	return t->value ? 0 : errmsg_nomem(r->err, r->pt->src.name);
+	return t->value ? 0 : errmsg_nomem(r->err, r->name);
 }
 
 static int add_model(struct reader *r)
@@ -287,7 +310,7 @@ static int add_model(struct reader *r)
 	int rc = 0;
 
 	if (!d)
-		return errmsg_set(r->err, -ENOTSUP, "%s: has no dict of tensors", r->pt->src.name);
+		return errmsg_set(r->err, -ENOTSUP, "%s: has no dict of tensors", r->name);
 	for (size_t i = 0; !rc && i < d->n; i++) {
 		const char *path[] = { r->x->rank_model, value_cstr(d->v[i].key) };
 		const char *dot = strrchr(path[1], '.');
@@ -299,7 +322,7 @@ static int add_model(struct reader *r)
 			return errmsg_set(
 				r->err, -ENOTSUP,
 				"%s: %s: a flat parameter of FSDP1's LOCAL_STATE_DICT, which does not say what it holds: save SHARDED_STATE_DICT or FULL_STATE_DICT",
-				r->pt->src.name, path[1]);
+				r->name, path[1]);
 		rc = add_tensor(r, path, COUNT(path), d->v[i].val);
 	}
 	return rc;
@@ -373,11 +396,89 @@ static int read_batch(struct reader *r, struct batch *b, size_t n)
 		if (!b->open[i])
 			continue;
 		r->pt = &b->pt[i];
+		r->name = b->pt[i].src.name;
 		r->file = (uint32_t)(b->first + i);
 		rc = rc ?: b->first + i < b->x->nranks ? add_model(r) : add_optimizer(r);
 		ptfile_close(&b->pt[i]);
 	}
 	return rc;
+}
+
+/* Add a tensor of safetensors, which begins at `saved_offsets` of the whole; that ends where the
+ * last part does. */
+static int add_shard(struct reader *r, const struct stored *v, const cJSON *saved_offsets)
+{
+	const char *path[] = { r->x->rank_model, v->name };
+	const size_t n = r->m->nentries;
+	struct dcp_entry *t = find_entry(r, path, COUNT(path));
+	uint64_t offset[TENSOR_DIMS_MAX] = { 0 }, *shape;
+	const cJSON *at = cJSON_IsArray(saved_offsets) ? saved_offsets->child : NULL;
+
+	if (!t)
+		return errmsg_nomem(r->err, r->name);
+	if (r->m->nentries > n) {
+		t->is_tensor = true;
+		t->dtype = v->dtype;
+		t->ndim = v->ndim;
+		t->shape = arena_alloc(&r->m->arena, v->ndim * sizeof(*t->shape));
+	}
+	if (!t->shape)
+		return errmsg_nomem(r->err, r->name);
+	if (t->dtype != v->dtype || t->ndim != v->ndim)
+		return fail(r, t, "has another type or number of dimensions in another file");
+	if (t->dtype == DTYPE_OTHER)
+		return 0;
+	shape = (uint64_t *)t->shape;
+	for (unsigned d = 0; d < t->ndim; d++, at = at ? at->next : NULL) {
+		uint64_t end;
+
+		if ((saved_offsets && !json_get_count(at, &offset[d])) ||
+		    !checked_add(offset[d], v->shape[d], &end))
+			return fail(r, t, "DCP_SHARDING_INFO has no usable place for it");
+		shape[d] = shape[d] < end ? end : shape[d];
+	}
+	return !v->numel || add_chunk(r, t, &r->known[t - r->m->entries], offset, v->shape,
+				      v->numel, v->storage)
+		       ? 0
+		       : errmsg_nomem(r->err, r->name);
+}
+
+static int read_shards(struct reader *r, const struct tag_file *f)
+{
+	struct safetensors s = { 0 };
+	cJSON *info = NULL;
+	struct source src;
+	int rc = io_open(r->x->c.u, f->path, &f->file, &src, r->err);
+
+	if (rc)
+		return rc;
+	r->name = f->path;
+	rc = safetensors_read(&s, &src, r->err);
+	if (!rc && s.sharding)
+		rc = json_parse(f->path, s.sharding, strlen(s.sharding), &info, r->err);
+	for (size_t i = 0; !rc && i < s.n; i++) {
+		const cJSON *own = cJSON_GetObjectItemCaseSensitive(info, s.v[i].name);
+
+		rc = add_shard(r, &s.v[i], cJSON_GetObjectItemCaseSensitive(own, "saved_offsets"));
+	}
+	cJSON_Delete(info);
+	safetensors_done(&s);
+	source_close(&src);
+	return rc;
+}
+
+/* The sizes of whole tensors are known when all parts are. */
+static int count_elements(struct reader *r)
+{
+	for (size_t i = 0; i < r->m->nentries; i++) {
+		struct dcp_entry *t = &r->m->entries[i];
+
+		t->numel = 1;
+		for (unsigned d = 0; d < t->ndim; d++)
+			if (!checked_mul(t->numel, t->shape[d], &t->numel) || t->numel > NUMEL_MAX)
+				return fail(r, t, "its parts do not fit together");
+	}
+	return 0;
 }
 
 static int by_place(const void *a, const void *b, void *ctx)
@@ -430,9 +531,16 @@ static int end(struct reader *r)
 int dcp_ranks_read(struct dcp_checkpoint *x, struct errmsg *err)
 {
 	struct reader r = { .x = x, .m = &x->metadata, .err = err };
+	const bool shards = x->c.nfiles && names_ends_with(x->files->path, ".safetensors");
 	int rc = 0;
 
-	for (size_t i = 0; !rc && i < x->c.nfiles; i += BATCH) {
+	for (size_t i = 0; shards && !rc && i < x->c.nfiles; i++) {
+		r.file = (uint32_t)i;
+		rc = read_shards(&r, &x->files[i]);
+	}
+	if (shards)
+		rc = rc ?: count_elements(&r);
+	for (size_t i = 0; !shards && !rc && i < x->c.nfiles; i += BATCH) {
 		struct batch *b = calloc(1, sizeof(*b));
 
 		if (!b) {

@@ -195,7 +195,9 @@ static int check_metadata(const struct reader *r, const cJSON *entry)
 					  "%s: __metadata__: %.200s is not a string",
 					  r->src->name, item->string);
 	}
-	return 0;
+	item = cJSON_GetObjectItemCaseSensitive(entry, "DCP_SHARDING_INFO");
+	r->s->sharding = item ? arena_strdup(&r->s->arena, item->valuestring) : NULL;
+	return !item || r->s->sharding ? 0 : errmsg_nomem(r->err, r->src->name);
 }
 
 /* Tensors without elements may lie anywhere between others. */

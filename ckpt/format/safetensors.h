@@ -26,6 +26,7 @@ struct safetensors {
 	struct arena arena;
 	struct stored *v;
 	size_t n;
+	const char *sharding; /* JSON of torch's writer: where parts begin in their tensors; or NULL */
 };
 
 /*

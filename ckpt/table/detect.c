@@ -139,10 +139,11 @@ static bool is_optim(const char *name)
 
 enum dir_kind detect(struct uckpt *u, const char *path, struct dirlist *names)
 {
-	bool states = false, first = false, zero = false, any = false, dcp = false;
+	bool states = false, first = false, zero = false, any = false, dcp = false, weights;
 	struct dirlist l = { .wanted = names ? NULL : is_optim };
 	const bool listed = !io_list(u, path, 0, &l, NULL);
 	bool optim = listed && l.found;
+	enum rank_file_kind ranks;
 	enum dir_kind kind;
 
 	for (size_t i = 0; i < l.n; i++) {
@@ -155,12 +156,15 @@ enum dir_kind detect(struct uckpt *u, const char *path, struct dirlist *names)
 		zero |= strcmp(name, "zero") == 0; /* a universal checkpoint has model states, too */
 		dcp |= strcmp(name, DCP_METADATA) == 0;
 	}
-	dcp = dcp || (!optim && (rank_files_are_in(&l) || detect_dcp_pair(u, path, &l)));
+	weights = !optim && hfdir_is_listed(u, path, listed ? &l : NULL);
+	ranks = rank_files_kind(&l);
+	dcp = dcp || (!optim && (ranks == RANK_FILE_MODEL || (ranks && !weights) ||
+				 detect_dcp_pair(u, path, &l)));
 	kind = optim                                          ? DIR_ZERO
 	       : dcp && !states                               ? DIR_DCP
 	       : first && !zero                               ? DIR_STAGE0
 	       : any                                          ? DIR_STATES
-	       : hfdir_is_listed(u, path, listed ? &l : NULL) ? DIR_WEIGHTS
+	       : weights                                      ? DIR_WEIGHTS
 							      : DIR_OTHER;
 	if (names)
 		*names = l;
@@ -184,11 +188,24 @@ static bool is_half(struct uckpt *u, const char *path)
 	return pair && strcmp(base, pair[1]) == 0;
 }
 
+/* Is it what torch's HuggingFaceStorageWriter has made the weights beside it of? */
+static bool is_consolidated(struct uckpt *u, const char *path)
+{
+	const char *base = roots_base(u, path);
+	char *parent = base > path && strcmp(base, "sharded") == 0
+			       ? strndup(path, (size_t)(base - path - 1))
+			       : NULL;
+	const bool is = parent && detect(u, parent, NULL) == DIR_WEIGHTS;
+
+	free(parent);
+	return is;
+}
+
 bool detect_has_views(struct uckpt *u, const char *path)
 {
 	const enum dir_kind kind = detect(u, path, NULL);
 
-	return (kind > DIR_STAGE0 && !(kind == DIR_DCP && is_half(u, path))) ||
+	return (kind > DIR_STAGE0 && !(kind == DIR_DCP && (is_half(u, path) || is_consolidated(u, path)))) ||
 	       (kind == DIR_STAGE0 && stage0_look(u, path, NULL));
 }
 

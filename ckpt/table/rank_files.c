@@ -2,7 +2,8 @@
 /*
  * Names of the files that FSDP's ranks save: those of verl (utils/checkpoint/
  * fsdp_checkpoint_manager.py) and of programs that followed it, and Accelerate's
- * (utils/fsdp_utils.py): FULL_STATE_DICT, LOCAL_STATE_DICT, and SHARDED_STATE_DICT without DCP.
+ * (utils/fsdp_utils.py): FULL_STATE_DICT, LOCAL_STATE_DICT, and SHARDED_STATE_DICT without DCP;
+ * and torch's (distributed/checkpoint/_hf_utils.py).
  */
 #include "ckpt/table/rank_files.h"
 
@@ -29,6 +30,7 @@ static const struct pattern {
 	{ "pytorch_model_fsdp_M.bin", RANK_FILE_MODEL, true },
 	{ "pytorch_model_fsdp_M_rankR.bin", RANK_FILE_MODEL, false },
 	{ "pytorch_model_fsdp_rankR.bin", RANK_FILE_MODEL, false },
+	{ "shard-R-model-M-of-W.safetensors", RANK_FILE_SHARD, false },
 	{ "optimizer.bin", RANK_FILE_OPTIM, true },
 	{ "optimizer_M.bin", RANK_FILE_OPTIM, true },
 	{ "optimizer_M_rankR.bin", RANK_FILE_OPTIM, false },
@@ -70,13 +72,17 @@ struct rank_file rank_file_parse(const char *name)
 	return (struct rank_file){ 0 };
 }
 
-bool rank_files_are_in(const struct dirlist *names)
+enum rank_file_kind rank_files_kind(const struct dirlist *names)
 {
-	size_t i = 0;
+	enum rank_file_kind kind = RANK_FILE_NONE;
 
-	while (i < names->n && rank_file_parse(names->v[i].name).kind != RANK_FILE_MODEL)
-		i++;
-	return i < names->n;
+	for (size_t i = 0; kind != RANK_FILE_MODEL && i < names->n; i++) {
+		const struct rank_file f = rank_file_parse(names->v[i].name);
+
+		if (f.kind == RANK_FILE_MODEL || f.kind == RANK_FILE_SHARD)
+			kind = f.kind;
+	}
+	return kind;
 }
 
 struct found {
@@ -217,6 +223,39 @@ static int choose_files(struct choosing *c, const char *wanted)
 	return rc;
 }
 
+/* Each rank has as many files.  How many ranks there were, nothing says: the first that is not
+ * there is taken for the end. */
+static int take_shards(struct choosing *c)
+{
+	const struct found *v = c->v;
+	unsigned ranks = 0, files = 0;
+	size_t n = 0;
+
+	for (; v < c->v + c->n && v->f.kind != RANK_FILE_SHARD; v++)
+		;
+	for (const struct found *x = v; x < c->v + c->n; x++, n++) {
+		ranks = x->f.rank > ranks ? x->f.rank : ranks;
+		files = x->f.world > files ? x->f.world : files;
+	}
+	for (size_t i = 0; i < (size_t)ranks * files; i++) {
+		const unsigned model = (unsigned)(i / ranks) + 1, rank = (unsigned)(i % ranks) + 1;
+
+		if (i >= n || v[i].f.model != model || v[i].f.rank != rank || v[i].f.world != files)
+			return errmsg_set(c->err, -EBADMSG,
+					  "%s/shard-%05u-model-%05u-of-%05u.safetensors: is missing",
+					  c->dir, rank, model, files);
+		c->f->v[i] = strdup(v[i].name);
+		if (!c->f->v[i])
+			return errmsg_nomem(c->err, c->dir);
+		c->f->n++;
+	}
+	if (!n || c->f->n < n)
+		return errmsg_set(c->err, -EBADMSG, "%s: files of parts are numbered in no order",
+				  c->dir);
+	c->f->model = strdup("model");
+	return c->f->model ? 0 : errmsg_nomem(c->err, c->dir);
+}
+
 int rank_files_find(struct rank_files *f, const struct dirlist *names, const char *model,
 		    const char *dir, struct errmsg *err)
 {
@@ -231,7 +270,11 @@ int rank_files_find(struct rank_files *f, const struct dirlist *names, const cha
 	}
 	if (v)
 		qsort(v, c.n, sizeof(*v), by_rank);
-	rc = v && f->v ? choose_files(&c, model) : errmsg_nomem(err, dir);
+	if (!v || !f->v)
+		rc = errmsg_nomem(err, dir);
+	else
+		rc = rank_files_kind(names) == RANK_FILE_SHARD ? take_shards(&c)
+							       : choose_files(&c, model);
 	free(v);
 	return rc;
 }

@@ -9,9 +9,15 @@ struct dirlist;
 struct errmsg;
 
 /* A file of torch.save with the state dict that one rank of an FSDP run has, or rank 0 for
- * all. */
+ * all; or one of safetensors with parts of tensors, as torch's HuggingFaceStorageWriter leaves
+ * it. */
 struct rank_file {
-	enum rank_file_kind { RANK_FILE_NONE, RANK_FILE_MODEL, RANK_FILE_OPTIM } kind;
+	enum rank_file_kind {
+		RANK_FILE_NONE,
+		RANK_FILE_MODEL,
+		RANK_FILE_OPTIM,
+		RANK_FILE_SHARD
+	} kind;
 	bool whole;     /* one for all ranks */
 	unsigned model; /* the number of one of several models, or of its optimizer */
 	unsigned world; /* how many ranks there are, or 0: the name does not say */
@@ -29,8 +35,8 @@ struct rank_files {
 	char *others; /* names of models that were not chosen; or NULL */
 };
 
-/* Does a directory with these names have a model that ranks saved so? */
-bool rank_files_are_in(const struct dirlist *names);
+/* What the names of a directory say: RANK_FILE_MODEL before RANK_FILE_SHARD, or neither. */
+enum rank_file_kind rank_files_kind(const struct dirlist *names);
 
 /*
  * Choose the files of the model that is called `model`, or of the first if that is NULL or no

@@ -162,11 +162,11 @@ char *tags_strip(char *text)
 	return text;
 }
 
-/* Return the text of `latest`, or NULL if it cannot be a tag's name. */
-static char *read_latest(struct uckpt *u, const char *dir)
+/* Return the text of `latest`, or of another file, or NULL if it cannot be a tag's name. */
+static char *read_latest(struct uckpt *u, const char *dir, const char *file)
 {
 	char text[NAME_MAX + 32] = "", *name;
-	char *const path = tags_join(dir, "latest");
+	char *const path = tags_join(dir, file);
 	struct source src;
 	size_t n;
 	int rc = path ? io_open(u, path, NULL, &src, NULL) : -ENOMEM;
@@ -192,6 +192,9 @@ static int by_age(const void *a, const void *b)
 	/* Names without a number have step -1, and lose. */
 	if (x->step != y->step)
 		return x->step > y->step ? -1 : 1;
+	/* Of one step's models verl's "actor" is the one that is trained. */
+	if (x->step >= 0 && names_ends_with(x->name, "/actor") != names_ends_with(y->name, "/actor"))
+		return names_ends_with(x->name, "/actor") ? -1 : 1;
 	if (x->mtime_ns != y->mtime_ns)
 		return x->mtime_ns > y->mtime_ns ? -1 : 1;
 	return strcmp(x->name, y->name);
@@ -238,6 +241,21 @@ static void sort_tags(struct uckpt *u, const char *dir, struct tag_list *t)
 		put_first(t, i);
 }
 
+/* verl writes the number of the newest step that is whole, as Megatron-LM does. */
+static void put_iteration_first(struct uckpt *u, const char *dir, struct tag_list *t)
+{
+	char *text = read_latest(u, dir, "latest_checkpointed_iteration.txt");
+	char *end = text;
+	const long step = text ? strtol(text, &end, 10) : -1;
+	size_t i = 0;
+
+	while (i < t->n && t->v[i].step != step)
+		i++;
+	if (end > text && !*end && step >= 0 && i < t->n)
+		put_first(t, i);
+	free(text);
+}
+
 int tags_list(struct uckpt *u, const char *dir, bool below,
 	      struct tag_list *out, struct errmsg *err)
 {
@@ -250,8 +268,10 @@ int tags_list(struct uckpt *u, const char *dir, bool below,
 		return rc == -ENOTDIR ? detect_explain(u, dir, err) : rc;
 	}
 	if (!below)
-		t.latest = read_latest(u, dir);
+		t.latest = read_latest(u, dir, "latest");
 	sort_tags(u, dir, &t);
+	if (below)
+		put_iteration_first(u, dir, &t);
 	assert(!t.n == (t.choice == TAGS_NONE));
 	*out = t;
 	return 0;

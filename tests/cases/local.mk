@@ -23,6 +23,7 @@ scripts += \
 	%D%/train/refusals.sh \
 	%D%/ucckpt/pack.sh \
 	%D%/ucckpt/dcp.sh \
+	%D%/ucckpt/fsdp.sh \
 	%D%/train/pipeline.sh \
 	%D%/train/load.sh \
 	%D%/remote/swift.sh \

@@ -72,7 +72,8 @@ def write_digests(path, tag, weights, states, step):
             print("truth %s fp32 %s" % (name, sha256(w)), file=f)
             for k in ("exp_avg", "exp_avg_sq"):
                 print("truth %s %s %s" % (name, k, sha256(s.get(k, torch.zeros(w.shape)))), file=f)
-            print("number %s step %s" % (name, step), file=f)
+            if step:
+                print("number %s step %s" % (name, step), file=f)
 
 
 def groups(model):
@@ -227,14 +228,15 @@ def hf(case, output, world, rank):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     steps(model, optimizer, rank)
     weights, _ = truth(model, optimizer)
-    out = "%s/fsdp_%s" % (output, case)
+    tag = "ckpt" if case == "hf_sharded" else ""
+    out = "%s/fsdp_%s/%s" % (output, case, tag)
     index = {n: 1 + i % 2 for i, n in enumerate(model.state_dict())}
     w = dcp.HuggingFaceStorageWriter(out, fqn_to_index_mapping=index, save_distributed=True,
                                      enable_consolidation=case == "hf_consolidated")
     dcp.save(model.state_dict(), storage_writer=w)
     if rank == 0:
-        write_digests(out + ".digests", None, weights,
-                      {n: {} for n in weights}, "int 0")
+        write_digests("%s/fsdp_%s.digests" % (output, case), tag, weights,
+                      {n: {} for n in weights}, tag and "int 0")
 
 
 CASES = {"verl_dp3": (fsdp2, 3), "verl_hsdp": (fsdp2, 4), "verl_tp": (fsdp2, 4),

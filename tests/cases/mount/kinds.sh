@@ -51,6 +51,7 @@ model_world_size_2_rank_1.pt:the file of rank 0 is missing beside
 model_world_size_1_rank_0.pt model_world_size_2_rank_0.pt:is of another save than
 model_world_size_1_rank_0.pt optim_world_size_2_rank_0.pt:is of another save than
 pytorch_model_fsdp_0_rank0.bin pytorch_model_fsdp_0_rank2.bin:the file of rank 1 is missing beside
+shard-00001-model-00001-of-00002.safetensors shard-00002-model-00002-of-00002.safetensors:is missing
 pytorch_model_fsdp.bin:not a file of torch.save
 weights.safetensors:under the name model.safetensors
 mp_rank_00_model_states.pt:not a file of torch.save
