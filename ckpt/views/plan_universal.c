@@ -78,6 +78,14 @@ static int name_model(const struct plan_item *e, char out[NAME_MAX + 1])
 	return 1;
 }
 
+/* With AutoEP's record of tensor parallelism no engine loads a tree but one that has the ranks
+ * of the run; without it, those without tensor parallelism do.  Those of stage 3 would load
+ * the weights rightly, and not all of the optimizer, without a word. */
+static bool is_folded(const struct checkpoint *c)
+{
+	return c->tp > 1 && !c->facts.zero3 && c->moe && (*c->moe)->n && (*c->moe)->layers->fused;
+}
+
 static void describe_model(const struct plan_item *e, struct plan_facts *out)
 {
 	bool other;
@@ -85,7 +93,7 @@ static void describe_model(const struct plan_item *e, struct plan_facts *out)
 	const unsigned mp = find_model(e, &rank, &other);
 	const struct tag_file *f = checkpoint_file(e->p->c, OBJECT_MODEL, mp, rank);
 
-	if (f)
+	if (f && !is_folded(e->p->c))
 		plan_describe_copy(e->p, f, (size_t)(f - e->p->c->files), out);
 	else
 		out->readable_by = &e->p->names;
@@ -104,8 +112,10 @@ static struct value *lay_out_model(const struct plan_item *e, struct file_layout
 	bool other;
 	unsigned rank;
 	const unsigned mp = find_model(e, &rank, &other);
+	struct value *root = zero_object_states(e->p->c, mp, rank, d);
+	const struct value_field folding = { KEY_FOLDING, NULL };
 
-	return zero_object_states(e->p->c, mp, rank, d);
+	return root && is_folded(e->p->c) ? value_edit(&d->a, root, &folding, 1) : root;
 }
 
 /* Its pickle has objects of the optimizer shards. */

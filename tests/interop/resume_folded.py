@@ -6,7 +6,8 @@
 
 DeepSpeed trains on four ranks, two of them tensor-parallel and two
 expert-parallel, saves, and trains on.  From the save, DeepSpeed on one
-data-parallel rank (TAG_dp1) and on four (TAG_dp4), and torch's FSDP2 on two ranks
+data-parallel rank (TAG_dp1) and on four (TAG_dp4), without tensor parallelism on other
+numbers of expert-parallel ranks (TAG_universal), and torch's FSDP2 on two ranks
 (TAG_dcp) must go on with the same losses, within LIMIT.  Stage 0 goes on as stage 1.
 With torch 2.15 the losses differed by at most 2.4e-7.
 """
@@ -87,10 +88,12 @@ def config(case):
     return make_moe.make_config(case) | {
         "train_micro_batch_size_per_gpu": ROWS // case["dp"],
         "gradient_clipping": 0.0,  # norms of divided gradients are DeepSpeed's own
+        "checkpoint": {"load_universal": case["name"].startswith("tag_universal")},
+    } | ({} if case["tp"] == 1 else {
         "tensor_parallel": {"autotp_size": TP, "partition_config": {
             "use_default_specs": False,
             "layer_specs": [{"patterns": [p], "partition_type": kind} for kind, p in spec]}},
-    }
+    })
 
 
 def batch(step, rank, ranks):
@@ -116,7 +119,7 @@ def make_engine(case, seed):
 def steps(case, engine, rank, numbers):
     losses = []
     for i in numbers:
-        loss = engine(batch(i, rank // TP, case["dp"]))
+        loss = engine(batch(i, rank // case["tp"], case["dp"]))
         losses.append(mean(loss, case["world"]))
         engine.backward(loss)
         engine.step()
@@ -140,7 +143,7 @@ def train(case, rank, folder):
 def follow(case, rank, folder):
     make_moe.join_ranks(case, rank, os.path.join(folder, "rendezvous." + case["name"]))
     engine = make_engine(case, 5)
-    path, _ = engine.load_checkpoint(folder + ".mnt", tag=case["name"])
+    path, _ = engine.load_checkpoint(folder + ".mnt", tag=case["name"].split(".")[0])
     assert path, "nothing was loaded"
     finish(case, rank, folder, steps(case, engine, rank, range(STEPS, STEPS + MORE)))
 
@@ -183,7 +186,7 @@ def check(scratch, stage):
     mount = folder + ".mnt"
     os.mkdir(folder)
     os.mkdir(mount)
-    case = dict(name="whole", autoep=True, ep=2, stage=stage, dp=2, world=2 * TP)
+    case = dict(name="whole", autoep=True, ep=2, stage=stage, tp=TP, dp=2, world=2 * TP)
     make_moe.run_ranks(train, case, folder)
     expected = torch.load(os.path.join(folder, "whole"))
     subprocess.run(["ucfs", folder, mount], check=True)
@@ -194,6 +197,12 @@ def check(scratch, stage):
             other = dict(name=name, dp=dp, world=dp * TP, stage=stage or 1)
             make_moe.run_ranks(follow, case | other, folder)
             good &= compare(folder, name, expected, f"stage {stage}, {dp} data-parallel ranks")
+        for dp, ep in ((1, 1), (2, 2), (4, 2)) if stage < 3 else ():
+            name = f"tag_universal.{dp}.{ep}"
+            other = dict(name=name, tp=1, dp=dp, ep=ep, world=dp, stage=stage or 1)
+            make_moe.run_ranks(follow, case | other, folder)
+            good &= compare(folder, name, expected,
+                            f"stage {stage}, without tensor parallelism, {dp} ranks")
         name = "tag_dcp"
         make_moe.run_ranks(follow_fsdp, case | dict(name=name, world=2), folder)
         good &= compare(folder, name, expected, f"stage {stage}, FSDP2")
