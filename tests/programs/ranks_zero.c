@@ -437,7 +437,7 @@ int main(int argc, char **argv)
 		return 1;
 	}
 	/* The case's own limit is longer. */
-	if (getenv("NCCL_EMULATED_STUCK") && watch_start(c.rank, 2, &err))
+	if (getenv("NCCL_EMULATED_STUCK") && watch_start(c.rank, 8, &err))
 		return 1;
 	if (topology_connect(&t, b, &err))
 		comm_abort(&c, &err);

@@ -28,7 +28,7 @@ def cases(refused=False):
 
 
 def tag_path(name):
-    return os.path.join(run(name), next(s[1] for s in statements(name) if s[0] == "tag"))
+    return os.path.join(run(name), next((s[1] for s in statements(name) if s[0] == "tag"), ""))
 
 
 def options(name):

@@ -123,7 +123,7 @@ if [ -x "$top_builddir/tests/programs/ranks_nccl" ]; then
 		check "NCCL, $how: an error" test $? -eq 1
 		pids=("${pids[@]:1}")
 		check "NCCL, $how: the collective" grep -q \
-			"^uctrain: rank 0: before the first step: a reduce-scatter by NCCL did not end within 2 s" \
+			"^uctrain: rank 0: before the first step: a reduce-scatter by NCCL did not end within 8 s" \
 			"$tmp/nccl.$how"
 	done
 fi
