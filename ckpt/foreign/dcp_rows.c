@@ -93,7 +93,7 @@ static struct param *add_row(struct dcp_checkpoint *x, const char *name, struct 
 			     .ndim = entry->ndim,
 			     .shape = entry->shape,
 			     .numel = entry->numel,
-			     .kind = PARAM_FROZEN,
+			     .kind = entry->is_buffer ? PARAM_BUFFER : PARAM_FROZEN,
 			     .dtype = entry->dtype,
 			     .module_dtype = entry->dtype,
 			     .own = entry };

@@ -1,0 +1,16 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Trains with FSDP2, saves the files of ranks that verl saves, and lets DeepSpeed train on
+# from a mount, on one to three ranks in stages 1 to 3.
+#
+#     UCFS_PYTHON=/venv/bin/python resume_fsdp.sh
+#
+# Needs a Python with deepspeed (0.19.8 was used); no GPU.  Takes two minutes.
+# shellcheck source=tests/interop/lib.sh
+. "$(dirname "$0")/lib.sh"
+require_python deepspeed
+require_ucfs
+make_scratch mnt
+
+TMPDIR=$scratch "$UCFS_PYTHON" "$here/resume_fsdp.py" "$scratch"
