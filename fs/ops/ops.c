@@ -15,6 +15,7 @@
 #include <fuse_lowlevel.h>
 #include <limits.h>
 #include <poll.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/statvfs.h>
@@ -186,15 +187,40 @@ static void op_readlink(fuse_req_t req, fuse_ino_t ino)
 	fuse_reply_readlink(req, target);
 }
 
-static struct uckpt_dir *dir_of(const struct fuse_file_info *fi)
+/* Put an opened directory on the server's list.  NULL: no memory. */
+static struct open_dir *add_dir(struct server *s, struct uckpt_dir *d)
 {
-	return (struct uckpt_dir *)(uintptr_t)fi->fh;
+	struct open_dir *o = malloc(sizeof(*o));
+
+	if (!o)
+		return NULL;
+	o->d = d;
+	pthread_mutex_lock(&s->lock);
+	LIST_INSERT_HEAD(&s->open_dirs, o, at);
+	pthread_mutex_unlock(&s->lock);
+	return o;
+}
+
+static void close_dir(struct server *s, struct open_dir *o)
+{
+	pthread_mutex_lock(&s->lock);
+	LIST_REMOVE(o, at);
+	pthread_mutex_unlock(&s->lock);
+	uckpt_dir_close(o->d);
+	free(o);
+}
+
+/* NULL where directories are not opened. */
+static struct open_dir *dir_of(const struct fuse_file_info *fi)
+{
+	return (struct open_dir *)(uintptr_t)fi->fh;
 }
 
 static void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
 	struct uckpt_readers readers;
 	struct uckpt_error err = { "" };
+	struct open_dir *o = NULL;
 	struct uckpt_dir *d;
 	int rc;
 
@@ -205,27 +231,29 @@ static void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
 		return;
 	}
 	rc = uckpt_dir_open(source_of(req), ino, &d, &err);
-	if (!rc)
+	if (!rc) {
 		uckpt_dir_readers(d, &readers);
-	if (!rc && !ops_may_read(req, &readers)) {
-		uckpt_dir_close(d);
-		rc = -EACCES;
+		rc = ops_may_read(req, &readers) ? 0 : -EACCES;
+		if (!rc && !(o = add_dir(ops_server(req), d)))
+			rc = -ENOMEM;
+		if (rc)
+			uckpt_dir_close(d);
 	}
 	if (rc) {
 		ops_reply_failure(req, rc, &err);
 		return;
 	}
-	fi->fh = (uintptr_t)d;
+	fi->fh = (uintptr_t)o;
 	fi->cache_readdir = fi->keep_cache = uckpt_dir_is_immutable(d);
 	if (fuse_reply_open(req, fi) == -ENOENT)
-		uckpt_dir_close(d);
+		close_dir(ops_server(req), o);
 }
 
 static void op_releasedir(fuse_req_t req, fuse_ino_t ino,
 			  struct fuse_file_info *fi)
 {
 	(void)ino;
-	uckpt_dir_close(dir_of(fi));
+	close_dir(ops_server(req), dir_of(fi));
 	fuse_reply_err(req, 0);
 }
 
@@ -304,10 +332,10 @@ static void read_entries(fuse_req_t req, fuse_ino_t ino, size_t size,
 }
 
 static void read_directory(fuse_req_t req, fuse_ino_t ino, size_t size,
-			   uint64_t pos, struct uckpt_dir *open, bool plus)
+			   uint64_t pos, const struct open_dir *open, bool plus)
 {
 	struct uckpt_error err = { "" };
-	struct uckpt_dir *d = open;
+	struct uckpt_dir *d = open ? open->d : NULL;
 	const int rc = d ? 0 : uckpt_dir_open(source_of(req), ino, &d, &err);
 
 	if (rc)

@@ -38,14 +38,16 @@ struct server {
 	bool no_opendir;      /* set at INIT: directories need no open */
 	pthread_mutex_t lock; /* protects these, and those of `passthrough_files`: */
 	LIST_HEAD(, handle) open; /* all open files */
+	LIST_HEAD(, open_dir) open_dirs;
 	atomic_uint opened;   /* number of opens so far; orders the uses of handles */
 };
 
 /* The file system's operations; their userdata is a struct server. */
 extern const struct fuse_lowlevel_ops ops;
 
-/* After the last request: end the background thread, and close all files that are
- * still open.  At an unmount the kernel does not send RELEASE for them. */
+/* After the last request: end the background thread, and close all files and directories
+ * that are still open.  At an unmount the kernel sends no RELEASE for them, or drops one
+ * that it has not sent yet. */
 void ops_close_all(struct server *s);
 
 #endif

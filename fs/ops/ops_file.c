@@ -203,9 +203,15 @@ void ops_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 
 void ops_close_all(struct server *s)
 {
+	struct open_dir *o;
 	struct handle *h;
 
 	background_stop(s);
+	while ((o = LIST_FIRST(&s->open_dirs))) {
+		LIST_REMOVE(o, at);
+		uckpt_dir_close(o->d);
+		free(o);
+	}
 	while ((h = LIST_FIRST(&s->open))) {
 		LIST_REMOVE(h, at);
 		passthrough_file_close(&s->passthrough_files, h->passthrough);

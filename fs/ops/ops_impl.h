@@ -33,6 +33,12 @@ struct handle {
 	atomic_bool stale;
 };
 
+/* An open directory.  Its reader holds it open until the last reply. */
+struct open_dir {
+	LIST_ENTRY(open_dir) at; /* in server.open_dirs */
+	struct uckpt_dir *d;
+};
+
 static inline struct handle *ops_handle(fuse_req_t req,
 					const struct fuse_file_info *fi)
 {
