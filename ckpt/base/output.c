@@ -297,8 +297,8 @@ static int make_tmp(struct output *o, struct errmsg *err)
 	return 0;
 }
 
-int output_open(struct output *o, const char *path, enum output_kind kind,
-		struct errmsg *err)
+/* Check that `path` is free for output of this kind, and make its parents. */
+static int begin(struct output *o, const char *path, enum output_kind kind, struct errmsg *err)
 {
 	int rc;
 
@@ -306,7 +306,19 @@ int output_open(struct output *o, const char *path, enum output_kind kind,
 	rc = set_paths(o, path, err) ?: check_free(o, err);
 	if (!rc && kind != OUTPUT_FILE)
 		rc = make_parents(o->final, &o->made, err);
-	if (!rc && (kind != OUTPUT_DIR_RESUMED || !take_over(o)))
+	if (rc)
+		output_close(o);
+	return rc;
+}
+
+int output_open(struct output *o, const char *path, enum output_kind kind,
+		struct errmsg *err)
+{
+	int rc = begin(o, path, kind, err);
+
+	if (rc)
+		return rc;
+	if (kind != OUTPUT_DIR_RESUMED || !take_over(o))
 		rc = make_tmp(o, err);
 	if (rc)
 		output_close(o);
@@ -316,15 +328,12 @@ int output_open(struct output *o, const char *path, enum output_kind kind,
 int output_open_shared(struct output *o, const char *path, const char *suffix,
 		       struct errmsg *err)
 {
-	int above, rc;
+	int rc = begin(o, path, OUTPUT_DIR, err);
 	struct stat st;
+	int above;
 
-	*o = (struct output){ .kind = OUTPUT_DIR, .fd = -1 };
-	rc = set_paths(o, path, err) ?: check_free(o, err) ?: make_parents(o->final, &o->made, err);
-	if (rc) {
-		output_close(o);
+	if (rc)
 		return rc;
-	}
 	o->made = 0; /* others may be about to use them */
 	above = parent_len(o->final);
 	if (asprintf(&o->tmp, "%.*s.%s.%s", above, o->final, o->final + above, suffix) < 0) {
