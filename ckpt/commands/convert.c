@@ -233,23 +233,30 @@ static const char *pointer_of(const struct convert *c)
 	return c->s->tree.plan.type.kind == PLAN_UNIVERSAL ? "latest_universal" : NULL;
 }
 
-static int write_output(struct convert *c, struct progress *progress, struct errmsg *err)
+/* Write this process's files into the open directory. */
+static int write_files(struct convert *c, const struct output *out, struct progress *progress,
+		       struct resume *resume, struct errmsg *err)
 {
-	struct resume resume;
 	const struct write_tree_args how = {
 		.shown = c->dest,
 		.width = width_of(c),
 		.progress = progress,
-		.resume = &resume,
+		.resume = resume,
 		.share = &c->s->share,
 	};
+
+	return write_tree(c->plan, out->fd, &how, &c->done, err) ?: progress_add(progress, 0);
+}
+
+static int write_output(struct convert *c, struct progress *progress, struct errmsg *err)
+{
+	struct resume resume;
 	struct output out;
 	int rc = progress_add(progress, 0) ?: open_output(c, &out, &resume, err);
 
 	if (rc)
 		return rc;
-	rc = write_tree(c->plan, out.fd, &how, &c->done, err)
-		     ?: progress_add(progress, 0)
+	rc = write_files(c, &out, progress, &resume, err)
 		     ?: output_commit(&out, pointer_of(c), err);
 	if (!out.tmp) {
 		resume_end(&resume); /* it has its name, also where that was not synced */
@@ -315,13 +322,6 @@ static int finish_parts(const struct convert *c, struct output *out, struct errm
 static int write_part(struct convert *c, struct progress *progress, struct errmsg *err)
 {
 	struct resume resume;
-	const struct write_tree_args how = {
-		.shown = c->dest,
-		.width = width_of(c),
-		.progress = progress,
-		.resume = &resume,
-		.share = &c->s->share,
-	};
 	char suffix[64], name[32];
 	struct output out;
 	uint64_t identity;
@@ -337,7 +337,7 @@ static int write_part(struct convert *c, struct progress *progress, struct errms
 	journal_name(c->s->share.part, name);
 	rc = resume_open(&resume, out.fd, name, false, identity, err);
 	if (!rc) {
-		rc = write_tree(c->plan, out.fd, &how, &c->done, err) ?: progress_add(progress, 0);
+		rc = write_files(c, &out, progress, &resume, err);
 		if (!rc && (rc = resume_complete(&resume)))
 			errmsg_set(err, rc, "%s: cannot sync: %s", c->dest, strerror(-rc));
 		if (rc)
