@@ -351,10 +351,14 @@ static int by_size(const void *a, const void *b)
 static int keep_own(struct writer *w, struct uckpt_done *done, struct errmsg *err)
 {
 	const size_t all = w->n;
-	uint64_t *sizes = calloc(all + 1, sizeof(*sizes));
-	bool *mine = calloc(all + 1, sizeof(*mine));
-	bool ok = sizes && mine;
+	uint64_t *sizes;
+	bool *mine, ok;
 
+	if (!w->options->share->parts)
+		return 0;
+	sizes = calloc(all + 1, sizeof(*sizes));
+	mine = calloc(all + 1, sizeof(*mine));
+	ok = sizes && mine;
 	for (size_t i = 0; ok && i < all; i++)
 		sizes[i] = w->tasks[i].size;
 	ok = ok && share_choose(w->options->share, sizes, all, mine);
