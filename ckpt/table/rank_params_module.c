@@ -15,8 +15,6 @@
  * "parameters that have not received a gradient").
  */
 #include <errno.h>
-#include <search.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/base/array.h"
@@ -27,32 +25,21 @@
 #include "ckpt/format/names.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/format/value.h"
+#include "ckpt/table/module_entries.h"
 #include "ckpt/table/rank_params_build.h"
 
-enum { BUFFER = 1, OWNED = 2, SHARED = 4 };
-
-struct listed {
-	const char *name; /* first: array_by_text */
-	unsigned lists;
-	const struct rank_entry *entry;
-};
-
-/* The place of a tensor in the open file, and its form. */
-struct placed {
-	const char *name, *key;
-	uint64_t at; /* bytes after the beginning of the storage */
-	enum dtype dtype;
-	unsigned ndim;
-	const uint64_t *dims; /* sizes, then strides */
+/* What is known of an entry besides. */
+struct known {
+	const struct rank_entry *entry; /* once it is read */
+	bool owned;                     /* by the optimizer, which has no elements of it */
 };
 
 struct reader {
 	const struct rank_params_loader *l;
 	const struct tag_file *file;
 	struct arena scratch;
-	struct listed *listed; /* sorted by name */
-	size_t nlisted, listed_cap;
-	void *places; /* search tree of the tensors of `module` that are no buffers */
+	struct module_entries entries;
+	struct known *known; /* of each of them */
 };
 
 int rank_params_fragment(const struct ptfile *pt, const char *name, size_t index,
@@ -122,16 +109,10 @@ int rank_params_add_entry(const struct rank_params_loader *l, const struct ptfil
 					       "no plain tensor of real numbers");
 }
 
-static struct listed *find_listed(const struct reader *r, const char *name)
+/* What is known of a name, or NULL. */
+static struct known *known_of(const struct reader *r, const struct module_entry *x)
 {
-	return array_find(r->listed, r->nlisted, sizeof(*r->listed), name);
-}
-
-static void list(struct reader *r, const char *name, unsigned lists)
-{
-	if (arena_reserve(&r->scratch, &r->listed, r->nlisted, &r->listed_cap, r->nlisted + 1,
-			  sizeof(*r->listed)))
-		r->listed[r->nlisted++] = (struct listed){ name, lists, NULL };
+	return x ? &r->known[x - r->entries.v] : NULL;
 }
 
 static void tie(struct reader *r, const char *name, const char *of)
@@ -149,106 +130,49 @@ static void read_names(struct reader *r)
 {
 	const struct rank_params *c = r->l->c;
 	const struct value *root = r->l->pt->root;
-	const struct value_seq *buffers = value_find_items(root, "buffer_names");
 	const struct value_dict *shared = value_find_pairs(root, KEY_SHARED_PARAMS);
-	size_t n = 0;
 
+	module_entries_init(&r->entries, &r->scratch, root, r->l->module);
+	r->known = arena_alloc(&r->scratch, (r->entries.n + 1) * sizeof(*r->known));
 	/* The others are slices. */
-	for (size_t g = 0; g < c->ngroups && !c->facts.zero3; g++)
-		for (size_t i = 0; i < c->groups[g].n; i++)
-			if (!c->groups[g].slices[i]->numel)
-				list(r, c->groups[g].slices[i]->name, OWNED);
-	for (size_t i = 0; buffers && i < buffers->n; i++)
-		if (value_is_cstr(buffers->v[i]))
-			list(r, buffers->v[i]->str.p, BUFFER);
-	for (size_t i = 0; shared && i < shared->n; i++) {
-		const struct value *name = shared->v[i].key, *of = shared->v[i].val;
+	for (size_t g = 0; r->known && g < c->ngroups && !c->facts.zero3; g++)
+		for (size_t i = 0; i < c->groups[g].n; i++) {
+			const struct slice *s = c->groups[g].slices[i];
+			struct known *k = known_of(r, module_entries_find(&r->entries, s->name));
 
-		if (!value_is_cstr(name))
-			continue;
-		list(r, name->str.p, SHARED);
-		if (value_is_cstr(of))
-			tie(r, name->str.p, of->str.p);
-	}
-	if (r->nlisted)
-		qsort(r->listed, r->nlisted, sizeof(*r->listed), array_by_text);
-	for (size_t i = 0; i < r->nlisted; i++)
-		if (n && strcmp(r->listed[n - 1].name, r->listed[i].name) == 0)
-			r->listed[n - 1].lists |= r->listed[i].lists;
-		else
-			r->listed[n++] = r->listed[i];
-	r->nlisted = n;
-}
-
-static int by_place(const void *a, const void *b)
-{
-	const struct placed *x = a, *y = b;
-
-	if (x->at != y->at)
-		return x->at < y->at ? -1 : 1;
-	if (x->dtype != y->dtype)
-		return x->dtype < y->dtype ? -1 : 1;
-	if (x->ndim != y->ndim)
-		return x->ndim < y->ndim ? -1 : 1;
-	return strcmp(x->key, y->key) ?: memcmp(x->dims, y->dims, 2 * x->ndim * sizeof(*x->dims));
-}
-
-/* Return the name of the first tensor of this form at this place: `name`, if there is none
- * before it, or memory is short. */
-static const char *place(struct reader *r, const struct tensor *t, const char *name)
-{
-	const size_t bytes = t->ndim * sizeof(*t->shape);
-	uint64_t *dims = arena_alloc(&r->scratch, 2 * bytes + 1);
-	struct placed *x = arena_alloc(&r->scratch, sizeof(*x));
-	struct placed **found;
-
-	if (!dims || !x || !t->numel)
-		return name;
-	memcpy(dims, t->shape, bytes);
-	memcpy(dims + t->ndim, t->stride, bytes);
-	*x = (struct placed){ name,     t->storage_key, t->storage_offset * dtype_size(t->dtype),
-			      t->dtype, t->ndim,        dims };
-	found = tsearch(x, &r->places, by_place);
-	r->scratch.failed |= !found;
-	return found ? (*found)->name : name;
+			if (k)
+				k->owned = !s->numel;
+		}
+	for (size_t i = 0; shared && i < shared->n; i++)
+		if (value_is_cstr(shared->v[i].key) && value_is_cstr(shared->v[i].val))
+			tie(r, shared->v[i].key->str.p, shared->v[i].val->str.p);
 }
 
 /* Read an entry of `module`. */
 static int read_entry(struct reader *r, const struct value_pair *pair)
 {
 	const struct rank_params_loader *l = r->l;
-	const char *name = value_cstr(pair->key), *first;
-	struct listed *x = find_listed(r, name);
-	const unsigned lists = x ? x->lists : 0;
+	const char *name = value_cstr(pair->key);
+	const struct module_entry *x = module_entries_find(&r->entries, name);
+	struct known *k = known_of(r, x);
 	struct rank_entry *e;
 	struct tensor t;
 	int rc;
 
 	/* The optimizer's parameters are read from its shards. */
-	if (slice_find(l->c->slices, l->c->nslices, name)) {
-		if (!l->c->facts.zero3 && !tensor_from_value(pair->val, name, &t, NULL))
-			place(r, &t, name);
-		return 0;
-	}
-	if (l->c->facts.zero3 && !(lists & BUFFER))
+	if (slice_find(l->c->slices, l->c->nslices, name) || (l->c->facts.zero3 && !(x && x->buffer)))
 		return 0;
 	rc = rank_params_add_entry(l, l->pt, r->file, pair->key, pair->val, &e, &t);
-	if (rc)
+	if (rc || !x)
 		return rc;
-	if (x)
-		x->entry = e;
+	k->entry = e;
 	/* Megatron keeps other objects in `module`, too. */
-	if (lists & BUFFER)
+	if (x->buffer)
 		e->kind = PARAM_BUFFER;
-	else if (value_is_cstr(pair->key) && tensor_is_any(pair->val) && !(lists & OWNED))
-		e->kind = PARAM_FROZEN;
-	if (e->kind == PARAM_FROZEN && !e->rc && t.numel) {
-		first = place(r, &t, name);
-		if (first != name)
-			tie(r, name, first);
-		if (first != name || lists & SHARED)
-			e->kind = PARAM_ALIAS;
-	}
+	else if (tensor_is_any(pair->val) && !k->owned)
+		e->kind = x->same && !e->rc && t.numel ? PARAM_ALIAS : PARAM_FROZEN;
+	if (e->kind == PARAM_ALIAS)
+		tie(r, name, x->same);
 	return 0;
 }
 
@@ -257,7 +181,7 @@ static int read_frozen(struct reader *r, const struct value *key, size_t index)
 {
 	const struct rank_params_loader *l = r->l;
 	struct rank_rest *m = &l->c->rest;
-	const struct listed *x = find_listed(r, value_cstr(key));
+	const struct known *x = known_of(r, module_entries_find(&r->entries, value_cstr(key)));
 	struct rank_entry *e;
 	struct errmsg why = { "" };
 	const struct value *v;
@@ -285,16 +209,10 @@ static void list_buffers(struct reader *r)
 	struct arena *a = &r->l->c->arena;
 	struct rank_rest *m = &r->l->c->rest;
 
-	m->buffers = arena_alloc(a, (r->nlisted + 1) * sizeof(*m->buffers));
-	for (size_t i = 0; m->buffers && i < r->nlisted; i++)
-		if (r->listed[i].lists & BUFFER)
-			m->buffers[m->nbuffers++] = arena_strdup(a, r->listed[i].name);
-}
-
-/* For tdestroy: the nodes of the search tree have other owners. */
-static void keep(void *node)
-{
-	(void)node;
+	m->buffers = arena_alloc(a, (r->entries.n + 1) * sizeof(*m->buffers));
+	for (size_t i = 0; m->buffers && i < r->entries.n; i++)
+		if (r->entries.v[i].buffer)
+			m->buffers[m->nbuffers++] = arena_strdup(a, r->entries.v[i].name);
 }
 
 static int read_rest(const struct rank_params_loader *l)
@@ -313,13 +231,14 @@ static int read_rest(const struct rank_params_loader *l)
 	read_names(&r);
 	if (!l->module)
 		list_buffers(&r);
+	if (r.scratch.failed)
+		rc = errmsg_nomem(l->err, l->file);
 	for (size_t i = 0; !rc && !c->arena.failed && i < n; i++)
 		rc = read_entry(&r, &l->module->v[i]);
 	for (size_t i = 0; !rc && !c->arena.failed && i < frozen; i++)
 		rc = read_frozen(&r, shapes->v[i].key, i);
-	if (!rc && (c->arena.failed || r.scratch.failed))
+	if (!rc && c->arena.failed)
 		rc = errmsg_nomem(l->err, l->file);
-	tdestroy(r.places, keep);
 	arena_done(&r.scratch);
 	return rc;
 }

@@ -34,6 +34,7 @@
 #include "ckpt/base/array.h"
 #include "ckpt/format/cast.h"
 #include "ckpt/table/frozen.h"
+#include "ckpt/table/module_entries.h"
 #include "ckpt/views/zero_object.h"
 
 #define KEY_AUTOEP_LAYERS "ds_autoep_layers"
@@ -41,11 +42,27 @@
 /* Model states while they are written. */
 struct model_states {
 	struct zero_object *o;
-	struct zero_entries entries; /* of the old module */
+	struct module_entries entries; /* of the old module */
 	struct frozen frozen;        /* of an old stage 3 */
 	struct value **made;         /* of each slice, once a name has its tensor */
 	struct recut_names module;   /* of the new one */
 };
+
+static bool is_buffer(const struct model_states *x, const char *name)
+{
+	const struct module_entry *e = module_entries_find(&x->entries, name);
+
+	return e && e->buffer;
+}
+
+/* The name that DeepSpeed saves of the tensor that the module has under a further one; or
+ * NULL. */
+static const char *name_saved(const struct model_states *x, const char *name)
+{
+	const struct module_entry *e = module_entries_find(&x->entries, name);
+
+	return e ? e->same : NULL;
+}
 
 /* The name of a parameter, and its shape, which were `old`. */
 static struct value *param_name(const struct zero_object *o, const struct recut_param *p,
@@ -283,7 +300,7 @@ static struct value *emptied_entry(struct zero_object *o, void *ctx, const struc
 	struct tensor old, t;
 
 	if (!tensor_is(pair->val) || !value_is_cstr(pair->key) ||
-	    recut_names_find(&x->entries.buffers, pair->key->str.p))
+	    is_buffer(x, pair->key->str.p))
 		return pair->val;
 	if (!layout_note(o->d, tensor_from_value(pair->val, pair->key->str.p, &old, o->d->err)))
 		return NULL;
@@ -297,7 +314,6 @@ static struct value *filled_entry(struct zero_object *o, void *ctx, const struct
 {
 	struct model_states *x = ctx;
 	const struct slice *slices = o->s->c->ranks[o->mp].slices;
-	const struct recut_name *tied;
 	const struct slice *s;
 	const char *name;
 	struct tensor t;
@@ -305,10 +321,7 @@ static struct value *filled_entry(struct zero_object *o, void *ctx, const struct
 	if (!tensor_is(pair->val) || !value_is_cstr(pair->key) ||
 	    tensor_from_value(pair->val, "module", &t, NULL))
 		return pair->val;
-	name = pair->key->str.p;
-	tied = recut_names_find(&x->entries.shared, name);
-	if (tied && value_is_cstr(tied->value))
-		name = tied->value->str.p;
+	name = name_saved(x, pair->key->str.p) ?: pair->key->str.p;
 	s = find_trained(o, name);
 	if (s)
 		return x->made[s - slices] = x->made[s - slices] ?: whole_param(o, s, t.dtype);
@@ -317,7 +330,7 @@ static struct value *filled_entry(struct zero_object *o, void *ctx, const struct
 	/* Of frozen parameters that are excluded from a save, DeepSpeed leaves the names out
 	 * but for further names of one parameter. */
 	return !t.numel && !value_find_pairs(o->root, KEY_FROZEN_SHAPES) &&
-			       !recut_names_find(&x->entries.buffers, name)
+			       !is_buffer(x, name)
 		       ? NULL
 		       : pair->val;
 }
@@ -339,9 +352,8 @@ static bool is_frozen(const struct model_states *x, const struct value_pair *pai
 {
 	const char *name = value_is_cstr(pair->key) ? pair->key->str.p : NULL;
 
-	return name && tensor_is(pair->val) && !find_trained(x->o, name) &&
-	       !recut_names_find(&x->entries.buffers, name) &&
-	       !recut_names_find(&x->entries.shared, name);
+	return name && tensor_is(pair->val) && !find_trained(x->o, name) && !is_buffer(x, name) &&
+	       !name_saved(x, name);
 }
 
 static struct value *frozen_shape(struct zero_object *o, void *ctx, const struct value_pair *pair)
@@ -379,10 +391,9 @@ static struct value *frozen_fragment(struct zero_object *o, void *ctx, const str
 static bool lacks_tied(const struct model_states *x)
 {
 	const struct value *old = value_find(x->o->root, "module");
-	const struct recut_names *shared = &x->entries.shared;
 
-	for (size_t i = 0; i < shared->n; i++)
-		if (value_is_cstr(shared->v[i].value) && !value_find(old, shared->v[i].value->str.p))
+	for (size_t i = 0; i < x->entries.n; i++)
+		if (x->entries.v[i].same && !value_find(old, x->entries.v[i].same))
 			return true;
 	return false;
 }
@@ -416,7 +427,7 @@ static struct value *write(struct model_states *x)
 	struct value *new_module = module(x);
 
 	if (o->s->stage == 2)
-		recut_names_init(&x->module, o->a, new_module, 0);
+		recut_names_init(&x->module, o->a, new_module);
 
 	const struct value_field fields[] = {
 		{ "dp_world_size", value_new_int(o->a, o->s->ranks) },
@@ -451,7 +462,7 @@ struct value *zero_object_model(struct zero_object *o)
 	/* The first rank's file has it; this one may be damaged. */
 	if (!o->m->same_order && !value_find(root, "param_shapes"))
 		return ZERO_OBJECT_FAIL(o, -EBADMSG, "param_shapes is not that of other ranks");
-	zero_entries_init(&x.entries, o->a, root);
+	module_entries_init(&x.entries, o->a, root, value_find_pairs(root, "module"));
 	if (o->s->old_stage != 3 ||
 	    layout_note(o->d,
 			frozen_init(&x.frozen, o->s->c, o->mp, o->old_rank, &o->d->old, o->d->err)))

@@ -85,30 +85,19 @@ struct value *zero_object_config(const struct zero_object *o)
 	return o->s->stage == o->s->old_stage ? old : value_edit(o->a, old, &zero, 1);
 }
 
-void recut_names_sort(struct recut_names *s)
-{
-	if (s->n)
-		qsort(s->v, s->n, sizeof(*s->v), array_by_text);
-}
-
-void recut_names_init(struct recut_names *s, struct arena *a, const struct value *v, size_t more)
+void recut_names_init(struct recut_names *s, struct arena *a, const struct value *v)
 {
 	const struct value_dict *d = value_pairs(v);
-	const struct value_seq *list = d ? NULL : value_items(v);
-	const size_t n = d ? d->n : list ? list->n : 0;
+	const size_t n = d ? d->n : 0;
 
-	*s = (struct recut_names){ .v = arena_alloc(a, (n + more + 1) * sizeof(*s->v)) };
-	for (size_t i = 0; s->v && i < n; i++) {
-		const struct value *key = d ? d->v[i].key : list->v[i];
-
-		if (value_is_cstr(key))
-			s->v[s->n++] = (struct recut_name){
-				.name = key->str.p,
-				.value = d ? d->v[i].val : NULL,
-				.index = (uint32_t)i,
-			};
-	}
-	recut_names_sort(s);
+	*s = (struct recut_names){ .v = arena_alloc(a, (n + 1) * sizeof(*s->v)) };
+	for (size_t i = 0; s->v && i < n; i++)
+		if (value_is_cstr(d->v[i].key))
+			s->v[s->n++] = (struct recut_name){ .name = d->v[i].key->str.p,
+							    .value = d->v[i].val,
+							    .index = (uint32_t)i };
+	if (s->n)
+		qsort(s->v, s->n, sizeof(*s->v), array_by_text);
 }
 
 const struct recut_name *recut_names_find(const struct recut_names *s, const char *name)

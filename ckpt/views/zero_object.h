@@ -22,22 +22,10 @@ struct recut_names {
 	size_t n;
 };
 
-/* Set up the names of a dict's entries or a list's texts; `index` counts them.
- * Memory comes from the arena, with room for `more` names; if it runs out there are none. */
-void recut_names_init(struct recut_names *s, struct arena *a, const struct value *v, size_t more);
-void recut_names_sort(struct recut_names *s);
+/* Set up the names of a dict's entries; `index` counts them.  Memory comes from the arena; if it
+ * runs out there are none. */
+void recut_names_init(struct recut_names *s, struct arena *a, const struct value *v);
 const struct recut_name *recut_names_find(const struct recut_names *s, const char *name);
-
-/* Entries of the module in a model-states file. */
-struct zero_entries {
-	struct recut_names buffers;
-	struct recut_names shared; /* `value` is the name of the same tensor that
-				      * DeepSpeed saves */
-};
-
-/* Set up what the entries of `root`'s module are: what the file lists, and what it does
- * not list but tells by the storage of its tensors. */
-void zero_entries_init(struct zero_entries *e, struct arena *a, const struct value *root);
 
 /*
  * A new file while its object is made: that of an old file, with other values under the

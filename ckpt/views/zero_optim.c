@@ -339,7 +339,7 @@ static struct value *mapping_value(struct zero_object *o, const struct recut_gro
 	struct recut_names names;
 	size_t k, end;
 
-	recut_names_init(&names, o->a, families, 0);
+	recut_names_init(&names, o->a, families);
 	partition_params(p, part, &k, &end);
 	for (; k < end; k++) {
 		const size_t i = g->recorded_order ? g->recorded_order[k] : k;

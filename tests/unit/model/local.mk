@@ -7,6 +7,7 @@ unit_tests += \
 	%D%/test_geometry_bad \
 	%D%/test_geometry_random \
 	%D%/test_experts \
+	%D%/test_module_entries \
 	%D%/test_model
 tests_unit_model_test_merge_rules_SOURCES = %D%/test_merge_rules.c $(rules)
 tests_unit_model_test_merge_rules_parts_SOURCES = %D%/test_merge_rules_parts.c $(rules)
