@@ -64,9 +64,9 @@ void uckpt_free(struct uckpt *u);
 
 /*
  * Set an option, "crc=zero" or "replace": those of ucfs(1) about what is shown and how
- * servers are asked, those of `ucckpt convert` by their long names, and rtol and atol of
- * `ucckpt diff`.  -ENOENT for an option that the library does not have, -EINVAL for a wrong
- * value, -EBUSY once a source is open.
+ * servers are asked, and those of ucckpt's commands by the same names: readers, jobs, part,
+ * no_strict, rtol, atol.  -ENOENT, with the name that may be meant, for an option that the
+ * library does not have, -EINVAL for a wrong value or none, -EBUSY once a source is open.
  */
 int uckpt_set(struct uckpt *u, const char *option, struct uckpt_error *err);
 
@@ -243,7 +243,7 @@ struct uckpt_done {
 	uint64_t packed; /* size of the pack */
 };
 
-/* Write the tree that options say (to, ranks, stage, ...) to the new directory `dest`,
+/* Write the tree that options say (view, ranks, stage, ...) to the new directory `dest`,
  * which appears whole or not at all; a directory that has the same bytes already is a success.
  * If it fails with done->files above 0, so many files are kept beside `dest` in a directory that
  * a note names, and the same call goes on with the others.  -EINVAL for options of
@@ -269,7 +269,7 @@ int uckpt_unpack(struct uckpt *u, const char *pack, const char *dest,
  */
 
 /* Who may read a file or list a directory that is open: a process of the mount's user, or in
- * a shared source (option `shared`) one that these permission bits let read. */
+ * a shared source (option allow_other) one that these permission bits let read. */
 struct uckpt_readers {
 	uint32_t uid, gid, mode; /* 0444: all */
 };

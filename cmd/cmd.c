@@ -117,16 +117,14 @@ static void print_help(const struct cmd_syntax *s)
 	int column = name_text(&help_option, name);
 
 	for (size_t i = 0; i < s->n; i++) {
-		const int n =
-			s->options[i].help ? name_text(&s->options[i], name) : 0;
+		const int n = name_text(&s->options[i], name);
 
 		if (n > column && n <= NAME_COLUMNS_MAX)
 			column = n;
 	}
 	printf("%s\n\n", s->usage);
 	for (size_t i = 0; i < s->n; i++)
-		if (s->options[i].help)
-			print_option(&s->options[i], column + 2);
+		print_option(&s->options[i], column + 2);
 	print_option(&help_option, column + 2);
 	if (s->ending)
 		printf("\n%s\n", s->ending);
@@ -167,15 +165,14 @@ static int bad_option(char **argv, const struct option *options, int c)
 	struct errmsg why;
 
 	if (c == ':')
-		return cmd_usage(argv[0], "%s requires a value", word);
+		return cmd_usage(argv[0], "%s: needs a value", word);
 	if (!optopt) {
 		suggest_option(options, word, &why);
 		return cmd_usage(argv[0], "%s: %s", word, why.text);
 	}
 	if (is_long && strchr(word, '='))
-		return cmd_usage(argv[0], "%.*s takes no value",
-				 (int)strcspn(word, "="), word);
-	return cmd_usage(argv[0], "unknown option -%c", optopt);
+		return cmd_usage(argv[0], "%s: takes no value", word);
+	return cmd_usage(argv[0], "-%c: unknown option", optopt);
 }
 
 static const struct cmd_option *find_option(const struct cmd_syntax *s, int c)

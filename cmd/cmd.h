@@ -44,13 +44,13 @@ int cmd_usage(const char *command, const char *fmt, ...)
 
 /*
  * An option of a command, with at most one of `flags`, `text` and `set`; with none of
- * them, the option is accepted without effect.
+ * them, what it asks for is always done.
  */
 struct cmd_option {
 	const char *name; /* without "--"; a second row of a name is for the help only */
 	char letter;       /* of its short form, or 0 */
 	const char *value; /* what the help calls its value; NULL: it has none */
-	const char *help;  /* lines about it; NULL: not shown */
+	const char *help;  /* lines about it */
 	unsigned *flags, bit; /* to be set there */
 	const char **text;
 	const char *set; /* the library's name for it (uckpt_set) */

@@ -16,8 +16,6 @@
 #include "cmd/cmd.h"
 #include "cmd/progress.h"
 
-#define KEEP_TEMP 1u
-
 /* How trees are loaded, by a file that others do not have. */
 static const struct {
 	const char *file;
@@ -113,55 +111,47 @@ int cmd_convert(struct uckpt *u, int argc, char **argv)
 {
 	const char *in = NULL, *out = NULL, *tag = NULL;
 	const char *const *inputs;
-	unsigned flags = 0;
 	const struct cmd_option options[] = {
-		{ "to", 0, "universal|hf|fp32|dcp|zero",
+		{ "view", 0, "universal|hf|fp32|dcp|zero",
 		  "universal tree (default), model.safetensors for\n"
 		  "transformers, pytorch_model.bin, PyTorch distributed\n"
 		  "checkpoint, or ZeRO checkpoint",
-		  .set = "to" },
+		  .set = "view" },
 		{ "tag", 0, "TAG",
 		  "this tag of the run (default: the newest)", .text = &tag },
 		{ "ranks", 0, "N",
-		  "number of data-parallel ranks, with --to zero",
+		  "number of data-parallel ranks, with --view zero",
 		  .set = "ranks" },
-		{ "dtype", 0, "fp32|bf16|fp16",
-		  "type of the weights, with --to hf", .set = "dtype" },
-		{ "shard-size", 0, "SIZE",
+		{ "stage", 0, "1|2|3",
+		  "ZeRO stage, with --view zero (default: the stage\n"
+		  "that saved the checkpoint)",
+		  .set = "stage" },
+		{ "stage", 0, "native|any",
+		  "tree for the stage that saved the checkpoint\n"
+		  "(default), or for any stage",
+		  .set = "stage" },
+		{ "hf_dtype", 0, "fp32|bf16|fp16",
+		  "type of the weights, with --view hf", .set = "hf_dtype" },
+		{ "hf_shard_size", 0, "SIZE",
 		  "largest file of weights, such as 500MB\n"
 		  "(default: 5GB)",
-		  .set = "shard-size" },
-		{ "dcp-style", 0, "STYLE",
-		  "naming convention, with --to dcp: fsdp2 (default),\n"
+		  .set = "hf_shard_size" },
+		{ "hf_config", 0, "DIR|MODEL",
+		  "where config.json is, with --view hf", .set = "hf_config" },
+		{ "dcp_style", 0, "STYLE",
+		  "naming convention, with --view dcp: fsdp2 (default),\n"
 		  "flat, titan, accelerate, lightning or fabric",
 		  .set = "dcp_style" },
-		{ "dcp-ranks", 0, "N",
-		  "number of ranks that will load it, with --to dcp\n"
+		{ "dcp_ranks", 0, "N",
+		  "number of ranks that will load it, with --view dcp\n"
 		  "(default: any)",
 		  .set = "dcp_ranks" },
 		{ "model", 0, "NAME",
 		  "of a distributed checkpoint: the dict of weights,\n"
 		  "such as averaged ones", .set = "model" },
-		CMD_PART,
-		{ "input_folder", 0, "DIR", "same as INPUT", .text = &in },
-		{ "output_folder", 0, "DIR", "same as OUTPUT", .text = &out },
-		{ "num_extract_workers", 0, "N",
-		  "shards read at once (default: processors)",
-		  .set = "readers" },
-		{ "num_merge_workers", 0, "N",
-		  "files written at once (default: processors)",
-		  .set = "writers" },
-		{ "no_strict", 0, NULL,
-		  "accept patterns that match no parameter",
-		  .set = "no_strict" },
-		{ "crc", 0, "exact|zero",
-		  "compute checksums in .pt files (default), or\n"
-		  "leave them zero",
-		  .set = "crc" },
-		{ "stage", 0, "native|any",
-		  "tree for the stage that saved the checkpoint\n"
-		  "(default), or for any stage",
-		  .set = "stage" },
+		{ "head_dim", 0, "ROWS",
+		  "of torchtitan's fused projections: rows of a head",
+		  .set = "head_dim" },
 		{ "rules", 0, "FILE",
 		  "merge rules that come before the checkpoint's own\n"
 		  "(JSON)",
@@ -170,20 +160,26 @@ int cmd_convert(struct uckpt *u, int argc, char **argv)
 		  "merge rules of Megatron-DeepSpeed:\n"
 		  "megatron-qkv-thirds or megatron-qkv-by-head",
 		  .set = "preset" },
-		{ "stage", 0, "1|2|3",
-		  "ZeRO stage, with --to zero (default: the stage\n"
-		  "that saved the checkpoint)",
-		  .set = "stage" },
-		{ "keep_temp_folder", 0, NULL, "accepted, without effect",
-		  .flags = &flags, .bit = KEEP_TEMP },
-		{ "inject_missing_state", .help = "accepted, always on" },
-		/* The names that they have as options of a mount. */
-		{ "view", .value = "KIND", .set = "to" },
-		{ "hf_config", .value = "DIR", .set = "hf_config" },
-		{ "hf_dtype", .value = "TYPE", .set = "dtype" },
-		{ "hf_shard_size", .value = "SIZE", .set = "shard-size" },
-		{ "dcp_style", .value = "STYLE", .set = "dcp_style" },
-		{ "dcp_ranks", .value = "N", .set = "dcp_ranks" },
+		{ "crc", 0, "exact|zero",
+		  "compute checksums in .pt files (default), or\n"
+		  "leave them zero",
+		  .set = "crc" },
+		CMD_PART,
+		{ "readers", 0, "N",
+		  "shards read at once (default: processors)",
+		  .set = "readers" },
+		{ "jobs", 'j', "N",
+		  "files written at once (default: processors)",
+		  .set = "jobs" },
+		{ "no_strict", 0, NULL,
+		  "accept patterns that match no parameter",
+		  .set = "no_strict" },
+		/* Other options of ds_to_universal.py. */
+		{ "input_folder", 0, "DIR", "same as INPUT", .text = &in },
+		{ "output_folder", 0, "DIR", "same as OUTPUT", .text = &out },
+		{ "num_extract_workers", 0, "N", "same as --readers", .set = "readers" },
+		{ "num_merge_workers", 0, "N", "same as --jobs", .set = "jobs" },
+		{ "inject_missing_state", .help = "always done" },
 	};
 	const struct cmd_syntax syntax = {
 		"usage: ucckpt convert [OPTION]... INPUT... OUTPUT\n"
@@ -209,8 +205,6 @@ int cmd_convert(struct uckpt *u, int argc, char **argv)
 		return cmd_usage(argv[0], "expected INPUT and OUTPUT");
 	if (in && n)
 		return cmd_usage(argv[0], "unexpected argument '%s'", args[0]);
-	if (flags & KEEP_TEMP)
-		cmd_say("--keep_temp_folder has no effect: no temporary copy is made");
 	inputs = in ? &in : (const char *const *)args;
 	n = in ? 1 : n;
 	return tag ? convert_tag(u, argv, inputs, n, tag, out)

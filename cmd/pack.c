@@ -63,7 +63,7 @@ int cmd_pack(struct uckpt *u, int argc, char **argv)
 	const struct cmd_option options[] = {
 		{ "output", 'o', "FILE", "the pack's name", .text = &out },
 		{ "jobs", 'j', "N", "threads (default: processors)",
-		  .set = "writers" },
+		  .set = "jobs" },
 	};
 	char *dir, *name;
 	int rc;
@@ -127,7 +127,7 @@ int cmd_unpack(struct uckpt *u, int argc, char **argv)
 		{ "check", .help = "decode and compare only; write nothing",
 		  .flags = &flags, .bit = CHECK },
 		{ "jobs", 'j', "N", "threads (default: processors)",
-		  .set = "writers" },
+		  .set = "jobs" },
 	};
 	char *in, *name;
 	int rc;

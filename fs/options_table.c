@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "ckpt/base/array.h"
+#include "ckpt/base/errmsg.h"
 #include "ckpt/base/text.h"
 #include "ckpt/uckpt.h"
 #include "fs/log/log.h"
@@ -33,7 +34,7 @@ struct row {
 	setter *set;
 	const char *wrong; /* what `set` says of a wrong value; without `set`, always */
 	bool keep;         /* for libfuse */
-	bool hidden; /* without effect: never suggested */
+	bool hidden; /* without effect, or refused: never suggested */
 };
 
 /* Its absolute name, since the server changes its working directory later. */
@@ -68,8 +69,7 @@ static const char *set_until(struct options *o, const struct given *g)
 /* Other users may use the mount. */
 static const char *set_shared(struct options *o, const struct given *g)
 {
-	(void)g;
-	uckpt_set(o->u, "shared", NULL);
+	uckpt_set(o->u, g->arg, NULL);
 	return NULL;
 }
 
@@ -93,9 +93,13 @@ static const struct row rows[] = {
 	  " nodev exec noexec sync async dirsync atime noatime context="
 	  " fscontext= defcontext= rootcontext=",
 	  .keep = true },
-	/* Flags of the converter, which a mount always implies.  It is always read-only
-	 * and checks permissions. */
-	{ "no_strict inject_missing_state rw ro default_permissions", .hidden = true },
+	/* Options of the library that a mount has no use for. */
+	{ "no_strict", .wrong = "is an option of ucckpt convert: a mount always does so",
+	  .hidden = true },
+	{ "part= jobs= readers= rtol= atol=", .wrong = "is an option of ucckpt's commands",
+	  .hidden = true },
+	/* A mount is always read-only and checks permissions. */
+	{ "rw ro default_permissions", .hidden = true },
 	/* Of mount(8), its callers and systemd.  Some libfuse rejects the second half. */
 	{ "defaults auto noauto user user= nouser users nousers owner noowner"
 	  " group nogroup nofail _netdev comment="
@@ -127,39 +131,25 @@ static const struct row *find_row(const struct given *g)
 	return NULL;
 }
 
-/* Report an option that is not in the table, or has a value that it may not have or
- * lacks; suggest the nearest, but none that has no effect.  Returns -1. */
-static int refuse_unknown(const struct given *g)
+/* Report an option that is neither in the table nor the library's, or has a value that it may
+ * not have or lacks.  Returns -1. */
+static int refuse(const struct given *g)
 {
 	const char *dash = g->arg[0] == '-' ? "" : "-o ";
-	struct suggestion near = suggest_begin(g->arg, g->name_len);
-	bool wants_value;
+	struct suggestion near = suggest_begin(g->arg);
+	struct errmsg why;
+	const char *name;
 	size_t len;
 
 	for (size_t i = 0; i < COUNT(rows); i++)
-		for (const char *name = rows[i].names;
-		     !rows[i].hidden && (name = next_name(name, &len));
+		for (name = rows[i].names; !rows[i].hidden && (name = next_name(name, &len));
 		     name += len)
 			if ((*name == '-') == !*dash)
-				suggest_consider(&near, name,
-						 len - (name[len - 1] == '='));
-	for (size_t i = 0; *dash && uckpt_option_name(i); i++)
-		suggest_consider(&near, uckpt_option_name(i),
-				 strcspn(uckpt_option_name(i), "="));
-	if (!near.name) {
-		log_error("unknown option %s%s; see ucfs --help", dash, g->arg);
-		return -1;
-	}
-	wants_value = near.name[near.name_len] == '=';
-	if (near.distance == 0)
-		log_error("option %s%s: %s", dash, g->arg,
-			  wants_value ? "needs a value" : "takes no value");
-	else
-		log_error("unknown option %s%s; did you mean %s%.*s%s?", dash,
-			  g->arg, dash, (int)near.name_len, near.name,
-			  !wants_value ? ""
-			  : g->value   ? g->arg + g->name_len
-				       : "=...");
+				suggest_consider(&near, name, len);
+	for (size_t i = 0; *dash && (name = uckpt_option_name(i)); i++)
+		suggest_consider(&near, name, strlen(name));
+	suggest_end(&near, "", &why);
+	log_error("%s%s: %s%s", dash, g->arg, why.text, near.name ? "" : "; see ucfs --help");
 	return -1;
 }
 
@@ -187,9 +177,9 @@ static int take_option(struct options *o, const struct given *g)
 	snprintf(ranks, sizeof(ranks), "ranks=%s", g->arg);
 	rc = uckpt_set(o->u, more ? ranks : g->arg, &err);
 	if (rc == -ENOENT)
-		return refuse_unknown(g);
+		return refuse(g);
 	if (rc)
-		log_error("%s", err.text);
+		log_error("-o %s", err.text);
 	o->ranks = more || strncmp(g->arg, "ranks=", 6) == 0;
 	return rc ? -1 : 0;
 }
@@ -219,7 +209,7 @@ int options_take(void *options, const char *arg, int key, struct fuse_args *args
 		return take_option(o, &g);
 	}
 	if (wrong) {
-		log_error("%s: %s", arg, wrong);
+		log_error("-o %s: %s", arg, wrong);
 		return -1;
 	}
 	return row && row->keep;

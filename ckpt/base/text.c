@@ -218,20 +218,29 @@ static unsigned distance(const char *a, size_t n, const char *b, size_t m)
 	return rows[n % 3][m];
 }
 
-struct suggestion suggest_begin(const char *word, size_t len)
+struct suggestion suggest_begin(const char *word)
 {
+	const size_t len = strcspn(word, "=");
+
 	return (struct suggestion){ .word = word,
 				    .len = len,
 				    .distance = len < 3 ? 1 : 2 + (unsigned)len / 3 };
 }
 
+/* Does the nearest name take a value? */
+static bool takes_value(const struct suggestion *n)
+{
+	return n->name_len && n->name[n->name_len - 1] == '=';
+}
+
 void suggest_consider(struct suggestion *n, const char *name, size_t len)
 {
+	const size_t plain = len && name[len - 1] == '=' ? len - 1 : len;
 	unsigned d;
 
-	if (len > NAME_LEN_MAX || n->len > NAME_LEN_MAX)
+	if (plain > NAME_LEN_MAX || n->len > NAME_LEN_MAX)
 		return;
-	d = distance(n->word, n->len, name, len);
+	d = distance(n->word, n->len, name, plain);
 	if (d < n->distance) {
 		n->distance = d;
 		n->name = name;
@@ -239,26 +248,37 @@ void suggest_consider(struct suggestion *n, const char *name, size_t len)
 	}
 }
 
+void suggest_end(const struct suggestion *n, const char *dash, struct errmsg *out)
+{
+	const char *value = n->word[n->len] ? n->word + n->len + 1 : "...";
+
+	if (!n->name)
+		errmsg_set(out, 0, "unknown option");
+	else if (!n->distance)
+		errmsg_set(out, 0, takes_value(n) ? "needs a value" : "takes no value");
+	else
+		errmsg_set(out, 0, "unknown option; did you mean %s%.*s%s?", dash,
+			   (int)n->name_len, n->name, takes_value(n) ? value : "");
+}
+
 void suggest_option(const struct option *options, const char *arg, struct errmsg *out)
 {
 	const char *word = arg + strspn(arg, "-");
-	const size_t len = strcspn(word, "=");
-	struct suggestion near = suggest_begin(word, len);
+	struct suggestion near = suggest_begin(word);
 	struct errmsg found = { "" };
 
 	for (const struct option *o = options; o->name; o++) {
 		const struct errmsg before = found;
 
 		suggest_consider(&near, o->name, strlen(o->name));
-		if (len && strncmp(o->name, word, len) == 0)
+		if (near.len && strncmp(o->name, word, near.len) == 0)
 			errmsg_set(&found, 0, "%s%s--%s", before.text,
 				   *before.text ? ", " : "", o->name);
 	}
+	if (strncmp(arg, "--", 2) != 0)
+		near.name = NULL;
 	if (*found.text)
 		errmsg_set(out, 0, "is ambiguous: %s", found.text);
-	else if (near.name && strncmp(arg, "--", 2) == 0)
-		errmsg_set(out, 0, "no such option; did you mean --%s?",
-			   near.name);
 	else
-		errmsg_set(out, 0, "no such option");
+		suggest_end(&near, "--", out);
 }

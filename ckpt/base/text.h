@@ -67,25 +67,27 @@ bool size_parse_decimal(const char *text, uint64_t *out);
 /* Finds the name that a user probably meant by a mistyped one. */
 
 struct suggestion {
-	const char *word; /* as typed */
-	size_t len;       /* of it */
+	const char *word; /* as typed: "nmae", "nmae=value" */
+	size_t len;       /* of it, to the '=' */
 	const char *name; /* the nearest name so far, or NULL */
 	size_t name_len;
 	unsigned distance;
 };
 
-/* Begin with a word of `len` characters.  Names that differ from it in more than a
- * third of them are not near, nor is anything but itself to a word of one or two. */
-struct suggestion suggest_begin(const char *word, size_t len);
+/* Begin with a word.  Names that differ from it in more than a third of its characters are
+ * not near, nor is anything but itself to a word of one or two. */
+struct suggestion suggest_begin(const char *word);
 
-/* Consider a name, which must stay valid. */
+/* Consider a name, which must stay valid, of `len` characters, with the '=' of an option that
+ * takes a value. */
 void suggest_consider(struct suggestion *n, const char *name, size_t len);
 
-/*
- * Describe an argument such as "--nmae=value" that getopt_long has rejected and
- * that is no lack of a value: the options that it abbreviates, or else the nearest
- * one.
- */
+/* Say what is wrong with the word: "unknown option; did you mean --name=value?", with `dash`
+ * before the name; or, if it is one of the names, that it lacks a value or takes none. */
+void suggest_end(const struct suggestion *n, const char *dash, struct errmsg *out);
+
+/* The same of an argument such as "--nmae=value" that getopt_long has rejected; it may also
+ * abbreviate several options. */
 void suggest_option(const struct option *options, const char *arg, struct errmsg *out);
 
 #endif

@@ -155,8 +155,8 @@ static int check_settings(struct settings *s, struct errmsg *err)
 		bool is_set;
 		const char *text;
 	} options[] = {
-		{ TAKES_DTYPE, typed, "dtype requires" },
-		{ TAKES_SHARD_SIZE, p->shard_size, "shard-size requires" },
+		{ TAKES_DTYPE, typed, "hf_dtype requires" },
+		{ TAKES_SHARD_SIZE, p->shard_size, "hf_shard_size requires" },
 		{ TAKES_DCP, p->dcp_style || p->dcp_ranks, "dcp_style and dcp_ranks require" },
 		{ TAKES_ANY_STAGE, p->any_stage, "stage=any requires" },
 		{ TAKES_RANKS, s->tree.nrecut, "ranks requires" },
@@ -164,7 +164,7 @@ static int check_settings(struct settings *s, struct errmsg *err)
 	char kinds[VIEW_LIST_MAX];
 
 	for (size_t i = 0; i < COUNT(options); i++) {
-		view_type_list(options[i].takes, "to=", kinds);
+		view_type_list(options[i].takes, "view=", kinds);
 		if (options[i].is_set && !(plan_views[p->type.kind]->takes & options[i].takes))
 			return errmsg_set(err, -EINVAL, "%s %s", options[i].text, kinds);
 	}

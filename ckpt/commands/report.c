@@ -163,7 +163,7 @@ struct report_form report_form(size_t i)
 {
 	struct report_form f = { .kind = i ? (enum plan_kind)(i - 1) : 0, .any_stage = i == 1 };
 
-	snprintf(f.options, sizeof(f.options), "--to %s%s", plan_views[f.kind]->option,
+	snprintf(f.options, sizeof(f.options), "--view %s%s", plan_views[f.kind]->option,
 		 f.any_stage ? " --stage any" : "");
 	return f;
 }

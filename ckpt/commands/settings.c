@@ -298,8 +298,6 @@ static const char *set_ranks(struct uckpt *u, const struct option *o, const char
 #define AT(field) .at = offsetof(struct settings, field)
 #define IN_CONTEXT(field) .at = offsetof(struct uckpt, field)
 #define WORDS(list) .words = list, .nwords = COUNT(list), .two = COUNT(list) == 2
-#define DTYPES WORDS(dtypes), AT(tree.plan.dtype), .wrong = "must be fp32, bf16 or fp16"
-#define SIZES "not a size in KB, MB, GB or TB"
 #define RANKS "not a number of ranks (1 to 4096)"
 #define TOLERANCES "not a number of at least 0"
 #define WORKERS "not a number of workers (1 to 4096)"
@@ -310,29 +308,27 @@ static const struct option options[] = {
 	  .wrong = "must be native or any; with view=zero 1, 2 or 3" },
 	{ "rules=", .set = set_rules },
 	{ "preset=", .set = set_rules },
-	{ "hf_dtype=", set_word, DTYPES },
-	{ "dtype=", set_word, DTYPES },
+	{ "hf_dtype=", set_word, WORDS(dtypes), AT(tree.plan.dtype),
+	  .wrong = "must be fp32, bf16 or fp16" },
 	{ "hf_config=", .set = set_hf_config },
-	{ "hf_shard_size=", set_size, .wrong = SIZES },
-	{ "shard-size=", set_size, .wrong = SIZES },
+	{ "hf_shard_size=", set_size, .wrong = "not a size in KB, MB, GB or TB" },
 	{ "dcp_style=", set_word, WORDS(styles), AT(tree.plan.dcp_style),
 	  .wrong = "must be fsdp2, flat, titan, accelerate, lightning or fabric" },
 	{ "dcp_ranks=", set_count, AT(tree.plan.dcp_ranks), .wrong = RANKS },
 	{ "model=", set_text, IN_CONTEXT(model), .wrong = "names no dict" },
 	{ "head_dim=", set_head_dim, .wrong = "not a number of rows (1 to 4096)" },
 	{ "view=", .set = set_view },
-	{ "to=", .set = set_view },
 	{ "ranks=", set_ranks, .wrong = RANKS },
 	{ "replace", set_flag, AT(tree.replace) },
 	{ "check", set_flag, AT(tree.check) },
 	{ "uid=", set_owner, .wrong = "not a number" },
 	{ "gid=", set_owner, .wrong = "not a number" },
-	{ "shared", set_flag, AT(tree.shared) },
+	{ "allow_other", set_flag, AT(tree.shared) },
 	{ "follow_links", set_flag, AT(tree.follow_links) },
 	{ "readahead=", set_readahead, .wrong = "neither 0 nor a size of at least 4M" },
 	{ "no_strict", set_flag, AT(lenient) },
 	{ "readers=", set_count, AT(read_threads), .wrong = WORKERS },
-	{ "writers=", set_count, AT(write_threads), .wrong = WORKERS },
+	{ "jobs=", set_count, AT(write_threads), .wrong = WORKERS },
 	{ "part=", .set = set_part },
 	{ "rtol=", set_tolerance, AT(rtol), .wrong = TOLERANCES },
 	{ "atol=", set_tolerance, AT(atol), .wrong = TOLERANCES },
@@ -394,16 +390,18 @@ const char *uckpt_option_name(size_t i)
 	return i < COUNT(options) ? options[i].name : NULL;
 }
 
-static int refuse_unknown(const char *text, struct errmsg *err)
+/* Refuse what is no option, or has a value that it may not have or lacks. */
+static int refuse(const char *text, bool of_servers, struct errmsg *err)
 {
-	struct suggestion near = suggest_begin(text, strcspn(text, "="));
+	struct suggestion near = suggest_begin(text);
+	struct errmsg why;
 
 	for (size_t i = 0; i < COUNT(options); i++)
-		suggest_consider(&near, options[i].name, strcspn(options[i].name, "="));
-	/* With the "=" of those that take a value. */
-	return near.name ? errmsg_set(err, -ENOENT, "%s: unknown option; did you mean %s?", text,
-				      near.name)
-			 : errmsg_set(err, -ENOENT, "%s: unknown option", text);
+		if (!of_servers || options[i].of_servers)
+			suggest_consider(&near, options[i].name, strlen(options[i].name));
+	suggest_end(&near, "", &why);
+	return errmsg_set(err, near.name && !near.distance ? -EINVAL : -ENOENT, "%s: %s", text,
+			  why.text);
 }
 
 static int set_option(struct uckpt *u, const char *text, bool of_servers, struct errmsg *err)
@@ -420,7 +418,7 @@ static int set_option(struct uckpt *u, const char *text, bool of_servers, struct
 		wrong = o->set(u, o, text, text + n);
 		return wrong ? errmsg_set(err, -EINVAL, "%s: %s", text, wrong) : 0;
 	}
-	return refuse_unknown(text, err);
+	return refuse(text, of_servers, err);
 }
 
 int uckpt_set(struct uckpt *u, const char *text, struct uckpt_error *error)

@@ -39,7 +39,7 @@ enum plan_takes {
  * NULL, but for `make`. */
 struct plan_view {
 	const char *suffix; /* a view's name is that of the tag, this, and any ranks */
-	const char *option; /* of view=, --to */
+	const char *option; /* of view= */
 	unsigned takes;     /* TAKES_* */
 	bool ranked;        /* there is a view for each number of ranks; one without a number,
 			     * too, unless it is TAKES_RANKS */
@@ -72,7 +72,7 @@ struct view_type {
 #define VIEW_LIST_MAX 64
 
 /* List the kinds that take one of these options (0: all) as they are named after
- * `prefix`: "to=hf or to=fp32". */
+ * `prefix`: "view=hf or view=fp32". */
 void view_type_list(unsigned takes, const char *prefix, char out[VIEW_LIST_MAX]);
 
 /* Parse a kind as options name it.  Returns false for other text. */

@@ -21,25 +21,27 @@ complete -c ucckpt -n '__fish_seen_subcommand_from diff' -l atol -x
 complete -c ucckpt -n '__fish_seen_subcommand_from check convert extract' -l part -x
 set -l packing '__fish_seen_subcommand_from pack unpack'
 complete -c ucckpt -n $packing -s o -l output -r
-complete -c ucckpt -n $packing -s j -l jobs -x
+complete -c ucckpt -n '__fish_seen_subcommand_from pack unpack convert' -s j -l jobs -x
 complete -c ucckpt -n '__fish_seen_subcommand_from unpack' -l check
 set -l convert '__fish_seen_subcommand_from convert'
 complete -c ucckpt -n $convert -l input_folder -x -a '(__fish_complete_directories)'
 complete -c ucckpt -n $convert -l output_folder -x -a '(__fish_complete_directories)'
 complete -c ucckpt -n $convert -l num_extract_workers -x
 complete -c ucckpt -n $convert -l num_merge_workers -x
-complete -c ucckpt -n $convert -l keep_temp_folder
 complete -c ucckpt -n $convert -l no_strict
 complete -c ucckpt -n $convert -l inject_missing_state
 complete -c ucckpt -n $convert -l crc -x -a 'exact zero'
 complete -c ucckpt -n $convert -l stage -x -a 'native any 1 2 3'
 complete -c ucckpt -n $convert -l rules -r
 complete -c ucckpt -n $convert -l preset -x -a 'megatron-qkv-thirds megatron-qkv-by-head'
-complete -c ucckpt -n $convert -l to -x -a 'universal hf fp32 dcp zero'
+complete -c ucckpt -n $convert -l view -x -a 'universal hf fp32 dcp zero'
 complete -c ucckpt -n $convert -l tag -x
 complete -c ucckpt -n $convert -l ranks -x
-complete -c ucckpt -n $convert -l dtype -x -a 'fp32 bf16 fp16'
-complete -c ucckpt -n $convert -l shard-size -x
-complete -c ucckpt -n $convert -l dcp-style -x -a 'fsdp2 flat titan accelerate lightning fabric'
-complete -c ucckpt -n $convert -l dcp-ranks -x
+complete -c ucckpt -n $convert -l hf_dtype -x -a 'fp32 bf16 fp16'
+complete -c ucckpt -n $convert -l hf_shard_size -x
+complete -c ucckpt -n $convert -l dcp_style -x -a 'fsdp2 flat titan accelerate lightning fabric'
+complete -c ucckpt -n $convert -l dcp_ranks -x
+complete -c ucckpt -n $convert -l hf_config -x -a '(__fish_complete_directories)'
+complete -c ucckpt -n $convert -l head_dim -x
+complete -c ucckpt -n $convert -l readers -x
 complete -c ucckpt -n $convert -l model -x

@@ -6,8 +6,7 @@ set -l options allow_other allow_root auto_unmount debug nonempty rmdir ro until
     hf_dtype=fp32 hf_dtype=bf16 hf_dtype=fp16 hf_config= hf_shard_size= model= head_dim= dcp_ranks= \
     dcp_style=fsdp2 dcp_style=flat dcp_style=titan dcp_style=accelerate dcp_style=lightning dcp_style=fabric \
     readahead= deadline= manifest= ca_file= s3_endpoint= s3_region= s3_anonymous check log= view=universal view=hf view=fp32 view=dcp view=zero \
-    ranks= replace follow_links \
-    no_strict inject_missing_state
+    ranks= replace follow_links
 
 for program in ucfs mount.ucfs
     complete -c $program -f -a '(__fish_complete_directories)'

@@ -46,7 +46,8 @@ def materialize(source: Paths, view: str, dest: Path,
                 progress: Optional[Progress] = None, **options: Any) -> Dict[str, int]:
     """Write a view of a tag, or of the newest tag of a run, to the new directory `dest`,
     which appears whole or not at all. `view` is "universal", "hf", "fp32", "dcp",
-    "dp8" or "dp8_z1".
+    "dp8" or "dp8_z1". Besides the options of `open` it takes those of `ucckpt convert`:
+    `readers`, `jobs`, `part` and `no_strict`.
 
     Returns the number of "files" and "bytes" written. `progress` is called with the
     bytes done and the total. If it returns True or raises, the work is undone, and
@@ -54,7 +55,7 @@ def materialize(source: Paths, view: str, dest: Path,
     """
     found = _RECUT.fullmatch(view)
     ranks, stage = found.groups() if found else (None, None)
-    options = {**options, "to": "zero" if found else view, "ranks": ranks}
+    options = {**options, "view": "zero" if found else view, "ranks": ranks}
     if stage:
         options["stage"] = stage
     paths, done = path_list(source), Done()

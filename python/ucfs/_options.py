@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         preset: Literal["megatron-qkv-thirds", "megatron-qkv-by-head"]
         model: str
         head_dim: int
-        dtype: Literal["fp32", "bf16", "fp16"]
+        hf_dtype: Literal["fp32", "bf16", "fp16"]
         hf_shard_size: str
         hf_config: Path
         dcp_style: Literal["fsdp2", "flat", "titan", "accelerate", "lightning", "fabric"]
@@ -32,14 +32,12 @@ if TYPE_CHECKING:
         check: bool
         follow_links: bool
         readahead: Union[int, str]
-        readers: int
         deadline: Union[int, str]
         manifest: Path
         ca_file: Path
         s3_endpoint: str
         s3_region: str
         s3_anonymous: bool
-        no_strict: bool
 
 OPTIONS = """
 
@@ -51,7 +49,7 @@ OPTIONS = """
         preset=NAME         the same: "megatron-qkv-thirds" or "megatron-qkv-by-head"
         model=NAME          which dict of a distributed checkpoint is the model
         head_dim=128        rows of a head, in fused projections of torchtitan
-        dtype="bf16"        type of TAG_hf: "fp32", "bf16" or "fp16"
+        hf_dtype="bf16"     type of TAG_hf: "fp32", "bf16" or "fp16"
         hf_shard_size="5GB" size of the files of TAG_hf
         hf_config=NAME      a directory, or a cached model, that has config.json
         dcp_style="titan"   layout of TAG_dcp: "fsdp2", "flat", "titan", "accelerate",
@@ -62,12 +60,10 @@ OPTIONS = """
         check=True          look at all tags now
         follow_links=True   links may lead out of the source
         readahead="64M"     memory for what is read ahead from far storage; 0: none
-        readers=16          files that are read at once
         deadline=30         seconds that a server may take
         manifest=FILE       names of the files of a server that does not list them
         ca_file=FILE        certificates
         s3_endpoint=URL, s3_region=NAME, s3_anonymous=True
-        no_strict=True      patterns that match no parameter are ignored
 """
 
 

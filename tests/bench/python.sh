@@ -13,7 +13,7 @@ begin_work "${UCFS_BENCH_DEST:-/dev/shm}"
 mkdir "$work/run"
 "$mkrun" "$work/run" 148 840806 4
 source=$work/run tag=global_step4
-ucckpt convert --to fp32 "$source" "$work/fp32" >/dev/null
+ucckpt convert --view fp32 "$source" "$work/fp32" >/dev/null
 export PYTHONPATH=${top_srcdir:-.}/python UCFS_LIBRARY=${top_builddir:-.}/libuckpt.so.0
 while read -r series ms; do
 	add "$series" "$ms"

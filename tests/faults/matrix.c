@@ -373,7 +373,7 @@ static void convert_form(struct cell *c, const struct form *f)
 	struct stat st;
 	int rc;
 
-	snprintf(option, sizeof(option), "to=%s", f->to);
+	snprintf(option, sizeof(option), "view=%s", f->to);
 	snprintf(dest, sizeof(dest), "%s/out%s", c->dir, f->suffix);
 	if (*c->source->tag)
 		snprintf(prefix, sizeof(prefix), "%s%s/", c->source->tag,

@@ -29,8 +29,8 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static const char *const options[] = {
-	"crc=zero",  "ranks=3,1_z1", "replace",     "shared",
-	"stage=any", "dtype=bf16",   "dcp_ranks=3", "follow_links",
+	"crc=zero",  "ranks=3,1_z1", "replace",     "allow_other",
+	"stage=any", "hf_dtype=bf16",   "dcp_ranks=3", "follow_links",
 };
 
 static const char *const paths[] = {

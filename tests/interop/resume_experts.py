@@ -90,7 +90,7 @@ def check_recut(name, changes):
     case = name if isinstance(name, dict) else make_moe.CASES[name]
     with tempfile.TemporaryDirectory() as folder:
         make_moe.run_ranks(make_moe.train, case, folder)
-        subprocess.run(["ucckpt", "convert", "--to", "zero", "--ranks",
+        subprocess.run(["ucckpt", "convert", "--view", "zero", "--ranks",
                         str(changes["world"]), "--stage",
                         str(changes.get("stage", case["stage"])),
                         os.path.join(folder, make_moe.TAG),

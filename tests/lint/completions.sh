@@ -8,17 +8,17 @@
 completions=$(realpath "$top_srcdir")/completions
 
 # The views, as the library lists them.
-views=$(ucckpt convert --to "" a b 2>&1 | sed -n 's/.*must be \([^;]*\).*/\1/p' | sed 's/,//g; s/ or / /')
-check "views of --help" grep -qF -e "--to ${views// /|}" <(ucckpt convert --help)
-check "views of ucckpt(1)" grep -qF -e "-to Ar ${views// / | }" "$completions/../man/ucckpt.1"
+views=$(ucckpt convert --view "" a b 2>&1 | sed -n 's/.*must be \([^;]*\).*/\1/p' | sed 's/,//g; s/ or / /')
+check "views of --help" grep -qF -e "--view ${views// /|}" <(ucckpt convert --help)
+check "views of ucckpt(1)" grep -qF -e "-view Ar ${views// / | }" "$completions/../man/ucckpt.1"
 
 # Values that are offered after LINE.
 values='
 ucckpt convert --crc |exact zero
-ucckpt convert --to |'"$views"'
+ucckpt convert --view |'"$views"'
 ucckpt convert --stage |native any 1 2 3
-ucckpt convert --dtype |fp32 bf16 fp16
-ucckpt convert --dcp-style |fsdp2 flat titan accelerate lightning fabric
+ucckpt convert --hf_dtype |fp32 bf16 fp16
+ucckpt convert --dcp_style |fsdp2 flat titan accelerate lightning fabric
 ucckpt convert --preset |megatron-qkv-thirds megatron-qkv-by-head
 ucfs a b -o crc=|exact zero
 ucfs a b -o ro,stage=|native any

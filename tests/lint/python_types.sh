@@ -8,12 +8,12 @@ mypy=$(command -v mypy) || skip "no mypy"
 cat >"$tmp/good.py" <<'END'
 import ucfs
 
-with ucfs.open("/data/run", dtype="bf16", ranks=[8, "8_z1"]) as ckpt:
+with ucfs.open("/data/run", hf_dtype="bf16", ranks=[8, "8_z1"]) as ckpt:
     rows = ckpt[-1].parameters["lm_head.weight"].exp_avg[:10]
     newest: str = ckpt.latest
     state: dict[str, object] = ckpt[newest].state_dict("bf16")
 END
-sed 's/dtype="bf16"/dtyp="bf16"/' "$tmp/good.py" >"$tmp/bad.py"
+sed 's/hf_dtype="bf16"/hf_dtyp="bf16"/' "$tmp/good.py" >"$tmp/bad.py"
 # One run, which takes a while: of the package, a program, and a misspelt option.
 cat >"$tmp/config" <<'END'
 [mypy]
@@ -25,6 +25,6 @@ END
 MYPYPATH=$(realpath "$top_srcdir")/python "$mypy" --config-file "$tmp/config" \
 	--enable-incomplete-feature=Unpack --cache-dir "$tmp/cache" "$tmp/good.py" "$tmp/bad.py" \
 	>"$tmp/said" 2>&1
-check "a misspelt option: $(cat "$tmp/said")" grep -q 'bad.py:3: error: .*"dtyp"' "$tmp/said"
+check "a misspelt option: $(cat "$tmp/said")" grep -q 'bad.py:3: error: .*"hf_dtyp"' "$tmp/said"
 check "nothing else" test "$(grep -c 'error: ' "$tmp/said")" = 1
 finish

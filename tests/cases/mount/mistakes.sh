@@ -26,16 +26,18 @@ refused() {
 }
 
 # Options as they were written, and what was probably meant.
-refused "unknown option -o stge=any; did you mean -o stage=any?" "$tag" "$mnt" -o ro,stge=any
-refused "unknown option -o chekc; did you mean -o check?" "$tag" "$mnt" -o chekc
-refused "unknown option -o vew; did you mean -o view=...?" "$tag" "$mnt" -o vew
-refused "unknown option -o something; see ucfs --help" "$tag" "$mnt" -o something
-refused "unknown option --forground; did you mean --foreground?" "$tag" "$mnt" --forground
-refused "unknown option -x; see" "$tag" "$mnt" -x
-refused "option -o crc: needs a value" "$tag" "$mnt" -o crc
-refused "option -o check=1: takes no value" "$tag" "$mnt" -o check=1
-refused "unknown option -o no_cache" "$tag" "$mnt" -o no_cache
-refused "remount: no option can be changed" "$tag" "$mnt" -o remount,ro
+refused "-o stge=any: unknown option; did you mean stage=any?" "$tag" "$mnt" -o ro,stge=any
+refused "-o chekc: unknown option; did you mean check?" "$tag" "$mnt" -o chekc
+refused "-o vew: unknown option; did you mean view=...?" "$tag" "$mnt" -o vew
+refused "-o something: unknown option; see ucfs --help" "$tag" "$mnt" -o something
+refused "--forground: unknown option; did you mean --foreground?" "$tag" "$mnt" --forground
+refused "-x: unknown option; see" "$tag" "$mnt" -x
+refused "-o crc: needs a value" "$tag" "$mnt" -o crc
+refused "-o check=1: takes no value" "$tag" "$mnt" -o check=1
+refused "-o no_cache: unknown option" "$tag" "$mnt" -o no_cache
+refused "-o no_strict: is an option of ucckpt convert" "$tag" "$mnt" -o no_strict
+refused "-o part=1/2: is an option of ucckpt's commands" "$tag" "$mnt" -o part=1/2
+refused "-o remount: no option can be changed" "$tag" "$mnt" -o remount,ro
 refused "libfuse: missing argument after" "$tag" "$mnt" -o
 
 # What mount(8) and systemd add is accepted, and long options are.

@@ -70,10 +70,10 @@ dp8_z3 8 3"
 for f in "$run/$tag"/*.pt; do
 	check "for as many ranks: what was saved" cmp "$f" "$mnt/${tag}_dp4/${f##*/}"
 done
-ucckpt convert --to zero --ranks 3 "$run" "$tmp/written/dp3" >/dev/null 2>&1
+ucckpt convert --view zero --ranks 3 "$run" "$tmp/written/dp3" >/dev/null 2>&1
 check "what convert writes" diff -r "$tmp/written/dp3" "$mnt/${tag}_dp3"
 cp -r "$mnt/${tag}_dp3" "$tmp/copy"
-ucckpt convert --to zero --ranks 4 "$tmp/copy" "$tmp/back" >/dev/null 2>&1
+ucckpt convert --view zero --ranks 4 "$tmp/copy" "$tmp/back" >/dev/null 2>&1
 check "a copy, re-cut back: what was saved" diff -r "$run/$tag" "$tmp/back"
 check "read only" bash -c "! touch '$mnt/${tag}_dp3/mp_rank_00_model_states.pt' 2>/dev/null"
 mkdir "$run/${tag}_dp6"

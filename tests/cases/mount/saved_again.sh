@@ -95,10 +95,10 @@ unmount
 hf_of() {
 	ucckpt convert "$@" >/dev/null 2>"$tmp/complaints" || fail "convert $*: $(cat "$tmp/complaints")"
 }
-hf_of --to hf "$old" "$tmp/old.hf"
-hf_of --to fp32 "$old" "$tmp/old.bin"
-hf_of --to hf "$new" "$tmp/new.hf"
-hf_of --to hf --shard-size 1KB "$new" "$tmp/new.parts"
+hf_of --view hf "$old" "$tmp/old.hf"
+hf_of --view fp32 "$old" "$tmp/old.bin"
+hf_of --view hf "$new" "$tmp/new.hf"
+hf_of --view hf --hf_shard_size 1KB "$new" "$tmp/new.parts"
 check "it is in several files" test -f "$tmp/new.parts/model.safetensors.index.json"
 for save in "old.hf new.hf" "old.hf new.parts" "old.bin new.hf" "new.parts old.hf"; do
 	read -r before after <<<"$save"

@@ -95,7 +95,7 @@ unmount
 # A single tag shows the requested view.
 rm -r "${run:?}/global_step4_hf"
 for view in universal hf fp32 dcp; do
-	ucckpt convert --to $view "$run/global_step4" "$tmp/$view" >/dev/null || fail "convert $view"
+	ucckpt convert --view $view "$run/global_step4" "$tmp/$view" >/dev/null || fail "convert $view"
 	mount_fg "$run/global_step4" -o view=$view || continue
 	check "view=$view is all there is" diff -r "$tmp/$view" "$mnt"
 	unmount

@@ -55,7 +55,7 @@ was given other flags than rank 0|--lr 1
 was given other flags than rank 0|--recompute
 was given other flags than rank 0|--checkpoint_dir elsewhere
 was given other flags than rank 0|--run_name other
---nonsense: no such option|--nonsense
+--nonsense: unknown option|--nonsense
 .*nowhere.json|--deepspeed_config nowhere.json
 END
 

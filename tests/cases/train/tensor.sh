@@ -88,8 +88,8 @@ check "from its own files" cmp <(sed 1,11d "$tmp/logs/from2/metrics.csv" | cut -
 
 # What the ranks saved is whole, and Hugging Face's.
 check "both are checkpoints" ucckpt check --data "$tmp/run2/global_step10"
-ucckpt convert --to hf "$tmp/run2/global_step10" "$tmp/hf2" >/dev/null
-ucckpt convert --to hf "$tmp/run1/global_step10" "$tmp/hf1" >/dev/null
+ucckpt convert --view hf "$tmp/run2/global_step10" "$tmp/hf2" >/dev/null
+ucckpt convert --view hf "$tmp/run1/global_step10" "$tmp/hf1" >/dev/null
 check "as large as one rank's" test "$(wc -c <"$tmp/hf1/model.safetensors")" = \
 	"$(wc -c <"$tmp/hf2/model.safetensors")"
 finish

@@ -137,7 +137,7 @@ refuses 1 'nowhere/x.png.tmp: cannot create' "$events/tensor" -o nowhere/x --png
 # --- usage
 
 refuses 2 'no RUN'
-refuses 2 '--frob: no such option' --frob x
+refuses 2 '--frob: unknown option' --frob x
 refuses 2 '--tag: needs a value' x --tag
 check "--help" grep -q '^usage: ucplot' <(ucplot --help)
 check "--version" grep -q '^ucplot [0-9]' <(ucplot --version)

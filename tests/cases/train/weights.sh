@@ -79,7 +79,7 @@ END
 # --- 2, 3, 4: weights out, universal in, resumed --------------------------------
 
 tag=$run/global_step100
-ucckpt convert --to hf "$tag" "$tmp/hf" >/dev/null || fail "convert --to hf"
+ucckpt convert --view hf "$tag" "$tmp/hf" >/dev/null || fail "convert --view hf"
 ucckpt convert "$tmp/hf" "$tmp/universal" >/dev/null || fail "convert from hf"
 check "with the run's configuration" cmp "$run/global_step100/config.json" "$tmp/hf/config.json"
 check "the weights are the run's" ucckpt diff "$tag" "$tmp/hf" >"$tmp/diff"

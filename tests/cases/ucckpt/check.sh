@@ -12,28 +12,28 @@ run_check() { report check "$@"; }
 run_check 0 "$good/z1_fp32_dp2"
 says "checkpoint $good/z1_fp32_dp2/global_step4 (named by latest)" "files 3, .*" \
 	"parameters 17, in 70 files of the universal tree" \
-	"can convert --to universal" "--to universal --stage any" "--to hf" "--to fp32" \
-	"--to dcp" "--to zero" \
+	"can convert --view universal" "--view universal --stage any" "--view hf" "--view fp32" \
+	"--view dcp" "--view zero" \
 	"the checkpoint is whole; tensors were not read (--data)"
 run_check 0 --json --data "$good/meg_tp2_dp2_z1_fp32"
 says "{" '"data": true,' '"whole": true,' '"files": 6,' '"replicas": [1-9][0-9]*,' \
 	'"notes": \[\],' '"warnings": \[.*' '"problems": \[\]' "}"
 run_check 0 --json "$good/moe_layers_dp4_z0"
-says '"whole": true,' '"convert": \["--to hf", "--to fp32", "--to dcp"\],' '"notes": \[".*do not tell which layers.*"\],'
+says '"whole": true,' '"convert": \["--view hf", "--view fp32", "--view dcp"\],' '"notes": \[".*do not tell which layers.*"\],'
 
 # Weights are there without the optimizer's files, and no run resumes.
 damaged z1_fp32_dp2
 rm zero_pp_rank_*
 run_check 1 .
-says "problem: .*optimizer shards are missing" "can convert --to hf" "--to fp32" "--to dcp"
+says "problem: .*optimizer shards are missing" "can convert --view hf" "--view fp32" "--view dcp"
 problems 1
 cd "$tmp" || exit 1
 damaged pp2_dp1_z1_fp32
 rm zero_pp_rank_*
 run_check 1 .
-says "problem: .*mp_rank_01_model_states.pt: .*optimizer shards are missing" "can convert --to hf" "--to fp32"
-ucckpt convert --to hf . "$tmp/bare" >/dev/null 2>&1
-ucckpt convert --to hf "$good/pp2_dp1_z1_fp32" "$tmp/all" >/dev/null 2>&1
+says "problem: .*mp_rank_01_model_states.pt: .*optimizer shards are missing" "can convert --view hf" "--view fp32"
+ucckpt convert --view hf . "$tmp/bare" >/dev/null 2>&1
+ucckpt convert --view hf "$good/pp2_dp1_z1_fp32" "$tmp/all" >/dev/null 2>&1
 check "weights of layers" cmp "$tmp/bare/model.safetensors" "$tmp/all/model.safetensors"
 rm -r "$tmp/bare" "$tmp/all" layer_03-*
 run_check 1 .
@@ -271,8 +271,8 @@ check "a directory that is none: exit status 1" test $? = 1
 # Hugging Face weights: torch's files have checksums, safetensors do not.
 for name in hfdir_bin hfdir_gpt2_bf16_sharded hfdir_types; do
 	run_check 0 --data "$good/$name"
-	says "checkpoint $good/$name (Hugging Face weights)" "can convert --to universal" \
-		"--to universal --stage any" "the checkpoint is whole"
+	says "checkpoint $good/$name (Hugging Face weights)" "can convert --view universal" \
+		"--view universal --stage any" "the checkpoint is whole"
 	notes=$(find "$good/$name" -name '*.safetensors' | wc -l)
 	check "$name: $notes notes" test "$(grep -c '^note: .*has no checksums' "$tmp/said")" = "$notes"
 done
@@ -295,12 +295,12 @@ damaged z3_tied_frozen_buffers_dp2
 LC_ALL=C sed -i s/frozen_param_fragments/frozen_param_fragmentz/ \
 	zero_pp_rank_1_mp_rank_00_model_states.pt
 run_check 1 .
-says "problem: .*frozen_param_fragments: .* is missing (needed by convert --to hf, --to fp32, --to dcp, --to zero)" \
-	"can convert --to universal" "--to universal --stage any"
+says "problem: .*frozen_param_fragments: .* is missing (needed by convert --view hf, --view fp32, --view dcp, --view zero)" \
+	"can convert --view universal" "--view universal --stage any"
 problems 1
 for to in dcp hf fp32 "zero --ranks 3"; do
 	# shellcheck disable=SC2086 # several words
-	check "convert --to $to refuses it" test "$(ucckpt convert --to $to . "$tmp/none" \
+	check "convert --view $to refuses it" test "$(ucckpt convert --view $to . "$tmp/none" \
 		>"$tmp/said" 2>&1; echo $?)" = 1
 	check "and names the file" grep -q zero_pp_rank_1_mp_rank_00_model "$tmp/said"
 done
@@ -311,6 +311,6 @@ done
 cd "$tmp" || exit 1
 # States that nobody can divide take their own forms away.
 run_check 0 "$good/z1_soap_dp2"
-says "note: .*state Q of group 0 is a list: .* (convert --to universal, .*--to zero is not possible)" \
+says "note: .*state Q of group 0 is a list: .* (convert --view universal, .*--view zero is not possible)" \
 	"the checkpoint is whole; tensors were not read (--data)"
 finish

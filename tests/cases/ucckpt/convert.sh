@@ -51,14 +51,14 @@ while read -r variant options; do
 		rm -rf "${tmp:?}/$name"
 	done
 done <<END
-hf --to hf
-hf --to=hf --dtype fp32 --shard-size 5GB
-hf-bf16 --to hf --dtype=bf16
-hf-fp16 --to hf --dtype=fp16
-hf-split --to hf --shard-size=0.5KB
-hf-split-bf16 --to hf --shard-size 0.5kb --dtype bf16
-fp32 --to fp32
-fp32-split --to fp32 --shard-size 0.5KB
+hf --view hf
+hf --view=hf --hf_dtype fp32 --hf_shard_size 5GB
+hf-bf16 --view hf --hf_dtype=bf16
+hf-fp16 --view hf --hf_dtype=fp16
+hf-split --view hf --hf_shard_size=0.5KB
+hf-split-bf16 --view hf --hf_shard_size 0.5kb --hf_dtype bf16
+fp32 --view fp32
+fp32-split --view fp32 --hf_shard_size 0.5KB
 END
 
 # It says how that is loaded.
@@ -70,11 +70,11 @@ while IFS='|' read -r options source line; do
 done <<END
 |$good/z1_fp32_dp2|engine.load_checkpoint("$tmp/run", tag="out"), with {"checkpoint": {"load_universal": true}} in DeepSpeed's configuration
 --view zero --ranks 1|$good/z1_fp32_dp2|engine.load_checkpoint("$tmp/run", tag="out")
---to zero --ranks 1|$good/z3_fp32_dp2|engine.load_checkpoint("$tmp/run", tag="out")
---to dcp --dcp_ranks 2 --dcp_style flat|$good/z1_fp32_dp2|torch.distributed.checkpoint.load(state, checkpoint_id="$tmp/run/out/")
---to hf --hf_dtype bf16|$good/hf_trainer|AutoModelForCausalLM.from_pretrained("$tmp/run/out/")
---to hf --hf_shard_size 1KB|$good/z1_fp32_dp2|accelerate.load_checkpoint_in_model(model, "$tmp/run/out/")
---to fp32|$good/z1_fp32_dp2|accelerate.load_checkpoint_in_model(model, "$tmp/run/out/")
+--view zero --ranks 1|$good/z3_fp32_dp2|engine.load_checkpoint("$tmp/run", tag="out")
+--view dcp --dcp_ranks 2 --dcp_style flat|$good/z1_fp32_dp2|torch.distributed.checkpoint.load(state, checkpoint_id="$tmp/run/out/")
+--view hf --hf_dtype bf16|$good/hf_trainer|AutoModelForCausalLM.from_pretrained("$tmp/run/out/")
+--view hf --hf_shard_size 1KB|$good/z1_fp32_dp2|accelerate.load_checkpoint_in_model(model, "$tmp/run/out/")
+--view fp32|$good/z1_fp32_dp2|accelerate.load_checkpoint_in_model(model, "$tmp/run/out/")
 END
 
 # A tag of a run that is not the newest, also of one that is spread over directories.
@@ -82,33 +82,33 @@ mkdir "$tmp/run" "$tmp/run1" "$tmp/run1/step3"
 cp -r "$good/z1_fp32_dp2/global_step4" "$good/z1_fp32_dp2/latest" "$tmp/run"
 cp -r "$good/z1_fp32_dp4/global_step4" "$tmp/run/step3"
 chmod -R u+w "$tmp/run"
-check "--tag" convert --tag step3 --to hf "$tmp/run" "$tmp/weights"
+check "--tag" convert --tag step3 --view hf "$tmp/run" "$tmp/weights"
 check "is that tag" ucckpt diff "$tmp/run/step3" "$tmp/weights" >"$tmp/diff"
 mv "$tmp/run/step3/"*rank_2* "$tmp/run1/step3"
-check "--tag of several directories" convert --tag step3 --to hf "$tmp/run" "$tmp/run1" "$tmp/weights1"
+check "--tag of several directories" convert --tag step3 --view hf "$tmp/run" "$tmp/run1" "$tmp/weights1"
 check "is the same" diff -r "$tmp/weights" "$tmp/weights1"
 rm -r "$tmp/weights" "$tmp/weights1" "$tmp/run" "$tmp/run1"
 
-check "a distributed checkpoint" convert --to dcp "$good/z1_fp32_dp2" "$tmp/weights"
+check "a distributed checkpoint" convert --view dcp "$good/z1_fp32_dp2" "$tmp/weights"
 check "with its metadata" grep -q _StorageInfo "$tmp/weights/.metadata"
 check "without latest_dcp" test ! -e "$tmp/latest_dcp"
 rm -r "$tmp/weights"
 for name in z1_groups2_dp2 z3_subgroup_dp2 meg_tp2_dp2_z1_fp32; do
 	for style in fsdp2 flat titan accelerate lightning fabric; do
-		check "$name --dcp-style $style" convert --to dcp --dcp-style $style --dcp-ranks 2 "$good/$name" "$tmp/weights"
+		check "$name --dcp_style $style" convert --view dcp --dcp_style $style --dcp_ranks 2 "$good/$name" "$tmp/weights"
 		check "$name: reading it back gives the same states" ucckpt diff "$good/$name" "$tmp/weights" >"$tmp/diff"
 		rm -r "$tmp/weights"
 	done
 done
-check "Hugging Face weights" convert --to dcp "$good/hfdir_types" "$tmp/weights"
+check "Hugging Face weights" convert --view dcp "$good/hfdir_types" "$tmp/weights"
 check "contain only the model" test -f "$tmp/weights/model.of.float16.distcp" -a ! -e "$tmp/weights/optim.distcp"
 # Hugging Face weights as safetensors, of their types or of another, in files of another size.
 for name in hfdir_bin hfdir_bin_sharded hfdir_types hfdir_gpt2_bf16_sharded; do
 	rm -rf "$tmp/weights"
-	check "$name as safetensors" convert --to hf "$good/$name" "$tmp/weights"
+	check "$name as safetensors" convert --view hf "$good/$name" "$tmp/weights"
 	check "$name: the same weights" ucckpt diff --strict "$good/$name" "$tmp/weights" >"$tmp/diff"
 	rm -rf "$tmp/weights"
-	check "$name in float32" convert --to hf --dtype fp32 --shard-size 2KB "$good/$name" "$tmp/weights"
+	check "$name in float32" convert --view hf --hf_dtype fp32 --hf_shard_size 2KB "$good/$name" "$tmp/weights"
 	check "$name: the same numbers" ucckpt diff --rtol 1e-7 "$good/$name" "$tmp/weights" >"$tmp/diff"
 done
 check "config.json is beside it" cmp "$good/$name/config.json" "$tmp/weights/config.json"
@@ -118,7 +118,7 @@ mkdir "$tmp/model"
 cp -r "$good/z1_fp32_dp2/global_step4" "$tmp/model"
 echo '{"model_type": "gpt2"}' >"$tmp/model/config.json"
 touch -d '2001-02-03 04:05:06' "$tmp/model/config.json"
-check "from a run with a configuration" convert --to hf "$tmp/model" "$tmp/weights"
+check "from a run with a configuration" convert --view hf "$tmp/model" "$tmp/weights"
 check "which goes along" cmp "$tmp/model/config.json" "$tmp/weights/config.json"
 check "with its time" test "$(stat -c %Y "$tmp/model/config.json")" = "$(stat -c %Y "$tmp/weights/config.json")"
 rm -r "$tmp/weights"
@@ -143,9 +143,10 @@ same() {
 check "the converter's options" convert --input_folder "$tag" --output_folder="$tmp/v" \
 	--num_extract_workers 4 --num_merge_workers 2 --inject_missing_state --no_strict
 same "the same tree"
-check "--keep_temp_folder is accepted" convert "$tag" "$tmp/v" --keep_temp_folder
-check "and explained" grep -q 'has no effect' "$tmp/said"
-same "one writer or many"
+check "the same by our names" convert --readers 4 -j 2 --no_strict "$tag" "$tmp/v"
+same "the same tree"
+check "one writer or many" convert "$tag" "$tmp/v" --jobs 1
+same "the same tree"
 check "slashes at the end" convert "$tag/" "$tmp/v//"
 check "are not part of the name" cmp "$tmp/latest_universal" <(printf v)
 same "nor of the tree"
@@ -202,23 +203,23 @@ usage() {
 usage "expected INPUT and OUTPUT"
 usage "expected INPUT and OUTPUT" "$tag"
 usage "unexpected argument 'more'" --input_folder "$tag" --output_folder "$tmp/v" more
-usage "--frobnicate: no such option" --frobnicate "$tag" "$tmp/v"
-usage "unknown option -x" -x "$tag" "$tmp/v"
-usage "requires a value" --input_folder
+usage "--frobnicate: unknown option" --frobnicate "$tag" "$tmp/v"
+usage "-x: unknown option" -x "$tag" "$tmp/v"
+usage "--input_folder: needs a value" --input_folder
 usage "takes no value" --no_strict=1 "$tag" "$tmp/v"
 usage "--num_merge_workers: .*=0: not a number of workers" --num_merge_workers 0 "$tag" "$tmp/v"
 usage "--num_extract_workers: .*=-3: not a number of workers" --num_extract_workers -3 "$tag" "$tmp/v"
 usage "crc=none: must be exact or zero" --crc none "$tag" "$tmp/v"
-usage "to=pt: must be universal, hf, fp32, dcp or zero" --to pt "$tag" "$tmp/v"
-usage "dtype=int8: must be fp32, bf16 or fp16" --to hf --dtype int8 "$tag" "$tmp/v"
-usage "shard-size=5 apples: not a size" --to hf --shard-size '5 apples' "$tag" "$tmp/v"
-usage "dcp_style=fsdp3: must be fsdp2, flat, titan, accelerate, lightning or fabric" --to dcp --dcp-style fsdp3 "$tag" "$tmp/v"
-usage "dcp_ranks=0: not a number of ranks" --to dcp --dcp-ranks 0 "$tag" "$tmp/v"
-usage "dcp_style and dcp_ranks require to=dcp" --dcp-ranks 2 "$tag" "$tmp/v"
-usage "dtype requires to=hf" --dtype bf16 "$tag" "$tmp/v"
-usage "dtype requires to=hf" --dtype bf16 --to fp32 "$tag" "$tmp/v"
-usage "shard-size requires to=hf or to=fp32" --shard-size 1GB "$tag" "$tmp/v"
-usage "stage=any requires to=universal" --to hf --stage any "$tag" "$tmp/v"
+usage "view=pt: must be universal, hf, fp32, dcp or zero" --view pt "$tag" "$tmp/v"
+usage "hf_dtype=int8: must be fp32, bf16 or fp16" --view hf --hf_dtype int8 "$tag" "$tmp/v"
+usage "hf_shard_size=5 apples: not a size" --view hf --hf_shard_size '5 apples' "$tag" "$tmp/v"
+usage "dcp_style=fsdp3: must be fsdp2, flat, titan, accelerate, lightning or fabric" --view dcp --dcp_style fsdp3 "$tag" "$tmp/v"
+usage "dcp_ranks=0: not a number of ranks" --view dcp --dcp_ranks 0 "$tag" "$tmp/v"
+usage "dcp_style and dcp_ranks require view=dcp" --dcp_ranks 2 "$tag" "$tmp/v"
+usage "hf_dtype requires view=hf" --hf_dtype bf16 "$tag" "$tmp/v"
+usage "hf_dtype requires view=hf" --hf_dtype bf16 --view fp32 "$tag" "$tmp/v"
+usage "hf_shard_size requires view=hf or view=fp32" --hf_shard_size 1GB "$tag" "$tmp/v"
+usage "stage=any requires view=universal" --view hf --stage any "$tag" "$tmp/v"
 usage "no name" "$tag" "$tmp/."
 usage "no name" "$tag" /
 check "--help" grep -q '^usage: ucckpt convert' <(ucckpt convert --help)

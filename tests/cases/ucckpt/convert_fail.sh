@@ -29,7 +29,7 @@ fails() {
 }
 
 fails "ranks of weights" "hfdir_types: Hugging Face weights are no ZeRO checkpoint" \
-	ucckpt convert --to zero --ranks 2 "$good/hfdir_types" "$dir/v"
+	ucckpt convert --view zero --ranks 2 "$good/hfdir_types" "$dir/v"
 nothing_left "ranks of weights"
 
 # Output that is there already stays as it is.

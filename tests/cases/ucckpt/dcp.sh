@@ -15,7 +15,7 @@ equal() {
 for name in z1_groups2_dp2 z3_groups2_dp2 z2_groups3_dp3 tp2_dp2_z1_bf16 z3_bf16_dp2 \
 	moe_ep2_dp4_z2 autoep2_dp4_z2_bf16; do
 	for style in fsdp2 flat titan accelerate lightning fabric; do
-		check "$name as $style" ucckpt convert --to dcp --dcp-style $style \
+		check "$name as $style" ucckpt convert --view dcp --dcp_style $style \
 			"$good/$name/$(tag_of "$name")" "$tmp/$name-$style" >/dev/null
 		equal "$good/$name/$(tag_of "$name")" "$tmp/$name-$style"
 	done
@@ -28,7 +28,7 @@ for digests in "$good"/dcp_*.digests; do
 	grep -q '^refuse' "$digests" && continue
 	[ "$name" = dcp_buffers ] && continue # no source of weights has complex numbers
 	check "$name" ucckpt convert "$good/$name" "$tmp/$name" >/dev/null 2>&1
-	check "$name: weights" ucckpt convert --to hf "$good/$name" "$tmp/$name-hf" >/dev/null 2>&1
+	check "$name: weights" ucckpt convert --view hf "$good/$name" "$tmp/$name-hf" >/dev/null 2>&1
 	equal "$tmp/$name" "$tmp/$name-hf"
 done
 
@@ -95,15 +95,15 @@ check "whose states: $(cat "$tmp/said")" grep -q "the optimizer's states are tho
 check "of their own" test "$(tail -c +$(($(start_of "$tmp/ema/zero/bias/fp32.pt" data/0) + 1)) \
 	"$tmp/ema/zero/bias/fp32.pt" | head -c 12 | sha256sum | head -c 16)" = 2b3397d75435136d
 check "of all views" grep -q "those of app.model; also in it, and not shown: app.ema" \
-	<(ucckpt convert --to hf "$averaged" "$tmp/averaged-hf" 2>&1)
+	<(ucckpt convert --view hf "$averaged" "$tmp/averaged-hf" 2>&1)
 check "no such dict" grep -q "was asked for is not in it; dicts of tensors: app.ema, app.model" \
 	<(ucckpt -o model=ema info "$averaged" 2>&1)
 
 # Buffers of any type, in any order of their elements, are served as they are; what has no
 # plain form is named and takes nothing else away.
 buffers=$good/dcp_buffers
-ucckpt convert --to dcp "$buffers" "$tmp/buffers" >"$tmp/said" 2>&1 || fail "buffers: $(cat "$tmp/said")"
-ucckpt convert --to hf "$buffers" "$tmp/buffers-hf" >"$tmp/said-hf" 2>&1 || fail "TAG_hf: $(cat "$tmp/said-hf")"
+ucckpt convert --view dcp "$buffers" "$tmp/buffers" >"$tmp/said" 2>&1 || fail "buffers: $(cat "$tmp/said")"
+ucckpt convert --view hf "$buffers" "$tmp/buffers-hf" >"$tmp/said-hf" 2>&1 || fail "TAG_hf: $(cat "$tmp/said-hf")"
 while read -r name bytes sum; do
 	file=$tmp/buffers/model.$name.distcp
 	if [ "$sum" = - ]; then

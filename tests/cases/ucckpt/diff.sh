@@ -39,7 +39,7 @@ for name in autoep2_dp4_z3_bf16 curves/gpt2_z2_bf16_dp4 meg_tp1_dp2_z1_bf16 meg_
 	z1_bf16opt_tied_frozen_buffers_dp2 z2_padded_vocab_dp2 z3_frozen_exclude_dp2 z3_nvme_dp2 \
 	z3_padded_vocab_dp2 z3_tied_frozen_buffers_dp2; do
 	for to in hf fp32; do
-		ucckpt convert --to $to "$good/$name" "$tmp/weights" >"$tmp/said" 2>&1 ||
+		ucckpt convert --view $to "$good/$name" "$tmp/weights" >"$tmp/said" 2>&1 ||
 			fail "convert $name: $(cat "$tmp/said")"
 		run_diff 0 "$good/$name" "$tmp/weights"
 		run_diff 0 "$tmp/weights" "$good/$name"
@@ -85,8 +85,8 @@ rm -r "$tmp/tree"
 
 # Tied parameters, under one name.
 tag=$good/z1_tied_frozen_buffers_dp2/global_step4
-ucckpt convert --to hf "$tag" "$tmp/once" >/dev/null 2>&1 || fail "convert to hf"
-ucckpt convert --to fp32 "$tag" "$tmp/twice" >/dev/null 2>&1 || fail "convert to fp32"
+ucckpt convert --view hf "$tag" "$tmp/once" >/dev/null 2>&1 || fail "convert to hf"
+ucckpt convert --view fp32 "$tag" "$tmp/twice" >/dev/null 2>&1 || fail "convert to fp32"
 ucckpt convert "$tag" "$tmp/u" >/dev/null 2>&1
 # Model states in a tree name ties as those of a ZeRO checkpoint do.
 for a in "$tag" "$tmp/u"; do
@@ -128,7 +128,7 @@ rm "$tmp/u/"*model_states.pt
 run_diff 1 "$tmp/u" "$tmp/once"
 check "a name that is missing: $(cat "$tmp/said")" grep -q -x "head.weight: only in A" "$tmp/said"
 # The tree of ZeRO-3 has one of the names, and the side with both no model states.
-ucckpt convert --to fp32 "$good/z3_padded_vocab_dp2" "$tmp/both" >/dev/null 2>&1
+ucckpt convert --view fp32 "$good/z3_padded_vocab_dp2" "$tmp/both" >/dev/null 2>&1
 ucckpt convert "$good/z3_padded_vocab_dp2" "$tmp/one" >/dev/null 2>&1
 run_diff 0 "$tmp/both" "$tmp/one"
 check "the head is the embedding" grep -q -x \
@@ -359,7 +359,7 @@ trouble "diff: expected A and B" "$tag" "$tag" "$tag"
 trouble "diff: --rtol: rtol=-1: not a number of at least 0" --rtol -1 "$tag" "$tag"
 trouble "diff: --atol: atol=1x: not a number of at least 0" --atol 1x "$tag" "$tag"
 trouble "diff: --atol: atol=nan: not a number of at least 0" --atol nan "$tag" "$tag"
-trouble "diff: --frobnicate: no such option" --frobnicate "$tag" "$tag"
+trouble "diff: --frobnicate: unknown option" --frobnicate "$tag" "$tag"
 ucckpt diff "$tag" "$tag" >/dev/full 2>"$tmp/errors"
 check "output that cannot be written: exit status 2" test $? = 2
 check "--help" grep -q '^usage: ucckpt diff' <(ucckpt diff --help)

@@ -14,7 +14,7 @@ equal() {
 for name in verl_dp3 verl_hsdp verl_tp full hf_sharded; do
 	source=$good/fsdp_$name
 	for to in universal dcp zero hf fp32; do
-		check "$name to $to" ucckpt convert --to $to $([ $to = zero ] && echo --ranks 2) \
+		check "$name to $to" ucckpt convert --view $to $([ $to = zero ] && echo --ranks 2) \
 			"$source" "$tmp/$name-$to" >/dev/null 2>&1
 		equal "$tmp/$name-universal" "$tmp/$name-$to"
 	done
@@ -40,12 +40,12 @@ check "tags are listed" test "$(ucckpt info "$tmp/run" | grep -c "^global_step_.
 # Accelerate's models.
 check "others are named" grep -q "those of pytorch_model_fsdp; also in it, and not shown: pytorch_model_fsdp_1 " \
 	<(ucckpt info "$good/fsdp_full")
-check "another model" ucckpt convert --to hf --model pytorch_model_fsdp_1 "$good/fsdp_full" "$tmp/other" \
+check "another model" ucckpt convert --view hf --model pytorch_model_fsdp_1 "$good/fsdp_full" "$tmp/other" \
 	>/dev/null 2>&1
 cmp -s "$tmp/other/model.safetensors" "$tmp/full-hf/model.safetensors" && fail "the first model again"
 
 # What FSDP1 leaves flat.
-check "weights without the optimizer" ucckpt convert --to hf "$good/fsdp_verl_fsdp1" "$tmp/fsdp1" >/dev/null 2>&1
+check "weights without the optimizer" ucckpt convert --view hf "$good/fsdp_verl_fsdp1" "$tmp/fsdp1" >/dev/null 2>&1
 check "why" grep -q "FSDP1's flat parameters; save the optimizer's state as" <(ucckpt info "$good/fsdp_verl_fsdp1")
 check "a flat model" grep -q "LOCAL_STATE_DICT.*save SHARDED_STATE_DICT" <(ucckpt info "$good/fsdp_local")
 

@@ -78,9 +78,9 @@ check "above several" grep -q "\"config\":[^\"]*\"$tmp/n0/config.json" <(ucckpt 
 
 check "a model's other files are with it" test "$(ucckpt -o hf_config=org/tiny ls "$run" 'global_step4_hf/*' | tr '\n' ' ')" = \
 	"global_step4_hf/config.json global_step4_hf/model.safetensors global_step4_hf/tokenizer.json "
-ucckpt convert --to hf --hf_config org/tiny "$run" "$tmp/written" >/dev/null 2>"$tmp/said"
+ucckpt convert --view hf --hf_config org/tiny "$run" "$tmp/written" >/dev/null 2>"$tmp/said"
 check "convert says how it is loaded" grep -q 'AutoModelForCausalLM.from_pretrained(' "$tmp/said"
-ucckpt convert --to hf "$run" "$tmp/without" >/dev/null 2>"$tmp/said"
+ucckpt convert --view hf "$run" "$tmp/without" >/dev/null 2>"$tmp/said"
 check "or what is missing" grep -q "warning: .*no config.json of this model.*$run or above; option hf_config" "$tmp/said"
 check "in JSON" grep -q '"config":[[:space:]]*null' <(ucckpt info --json "$run")
 
@@ -105,7 +105,7 @@ check "one of another rank above is not it" grep -q "$missing" <(ucckpt info "$r
 cp "$config" lora
 check "an adapter's files" test "$(ucckpt ls "$run" global_step4_hf | sed 's,.*/,,' | tr '\n' ' ')" = \
 	"adapter_config.json adapter_model.safetensors config.json tokenizer.json "
-ucckpt convert --to hf "$run" "$tmp/adapter" >/dev/null 2>"$tmp/said"
+ucckpt convert --view hf "$run" "$tmp/adapter" >/dev/null 2>"$tmp/said"
 check "convert says how it is loaded, too" grep -q 'PeftModel.from_pretrained(model, "' "$tmp/said"
 run=$tmp/out/checkpoint-4
 

@@ -36,8 +36,8 @@ says '"chosen": "latest",' '"stage": 1,' '"dp_degree": 2,' '"mp_degree": 1,' \
 
 info 0 "$good/z3_bf16_dp2"
 says "checkpoint $good/z3_bf16_dp2/global_step4 (named by latest)" "ZeRO stage 3" \
-	"module bfloat16" "master weights float32" "convert --to universal yes" \
-	"--to universal --stage any yes"
+	"module bfloat16" "master weights float32" "convert --view universal yes" \
+	"--view universal --stage any yes"
 info 0 --json "$good/z3_subgroup_dp2/"
 says '"stage": 3,' '"whole": true,' '"group": 2,\?'
 
@@ -204,7 +204,7 @@ says "problem: .*more files are missing (not listed)"
 cp zero_pp_rank_999999_mp_rank_00_optim_states.pt zero_pp_rank_1_mp_rank_00_optim_states.pt
 info 0 .
 says "warning: .*files of a former save are left out: zero_pp_rank_999999_mp_rank_00_optim_states.pt" \
-	"convert *--to universal *yes"
+	"convert *--view universal *yes"
 
 cd "$tmp" || exit 1
 ucckpt info >/dev/null 2>"$tmp/errors"

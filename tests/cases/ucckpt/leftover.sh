@@ -19,7 +19,7 @@ again() {
 # written FORM SOURCE DIRECTORY
 written() {
 	rm -rf "$3"
-	ucckpt convert --to "$1" "$2" "$3" >"$tmp/said" 2>&1 || fail "$2: $(cat "$tmp/said")"
+	ucckpt convert --view "$1" "$2" "$3" >"$tmp/said" 2>&1 || fail "$2: $(cat "$tmp/said")"
 }
 
 # Former save | newer save | a name that is left out, or - | how many more than five.  Times tell

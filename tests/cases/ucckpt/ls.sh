@@ -91,8 +91,8 @@ mv "$tmp/n0/global_step4"/*rank_1_* "$tmp/n1/global_step4"
 while read -r source to options; do
 	read -r -a words <<<"${options//=/ }"
 	rm -rf "$tmp/want" "$tmp/got"
-	ucckpt convert --to "$to" ${words[0]:+"--${words[0]}" "${words[1]}"} "$source" "$tmp/want" >/dev/null 2>&1 ||
-		fail "convert --to $to $source"
+	ucckpt convert --view "$to" ${words[0]:+"--${words[0]}" "${words[1]}"} "$source" "$tmp/want" >/dev/null 2>&1 ||
+		fail "convert --view $to $source"
 	view=global_step4_${to/zero/dp3}
 	run 0 ${options:+-o "$options"} extract "$source" "$view" "$tmp/got"
 	check "$source: $view" diff -r "$tmp/want" "$tmp/got/$view"

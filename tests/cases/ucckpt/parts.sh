@@ -36,10 +36,10 @@ check "once more finds it: $(cat said.3)" grep -q "was there, with the same file
 
 # All at once: whoever is last.
 for part in 1 2 3 4; do
-	ucckpt convert --to hf --shard-size 10KB --part $part/4 "$source" parts/hf >/dev/null 2>&1 &
+	ucckpt convert --view hf --hf_shard_size 10KB --part $part/4 "$source" parts/hf >/dev/null 2>&1 &
 done
 wait
-ucckpt convert --to hf --shard-size 10KB "$source" one/hf >/dev/null 2>&1
+ucckpt convert --view hf --hf_shard_size 10KB "$source" one/hf >/dev/null 2>&1
 check "weights and their index" diff -r one/hf parts/hf
 
 # By what a launcher says.

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# ucckpt convert --to zero writes a checkpoint that every other command takes for
+# ucckpt convert --view zero writes a checkpoint that every other command takes for
 # one, with the same tensors, whatever the stage.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
@@ -8,7 +8,7 @@
 # recut CASE RANKS STAGE: writes $out; STAGE may be empty.
 recut() {
 	out=$tmp/$1/dp$2$3
-	local options=(--to zero --ranks "$2")
+	local options=(--view zero --ranks "$2")
 	[ -z "$3" ] || options+=(--stage "$3")
 	ucckpt convert "${options[@]}" "$good/$1/$(tag_of "$1")" "$out" >"$tmp/said" 2>&1
 }
@@ -16,7 +16,7 @@ recut() {
 # weights DIRECTORY: the SHA-256 of its weights, frozen ones and buffers included.
 weights() {
 	rm -rf "$tmp/weights"
-	ucckpt convert --to hf "$1" "$tmp/weights" >"$tmp/said" 2>&1 &&
+	ucckpt convert --view hf "$1" "$tmp/weights" >"$tmp/said" 2>&1 &&
 		sha256sum <"$tmp/weights/model.safetensors"
 }
 
@@ -57,22 +57,22 @@ refused() {
 }
 
 source=$good/$name/$(tag_of "$name")
-refused 'zero: needs ranks=N' --to zero "$source"
-refused 'ranks requires to=zero' --ranks 2 "$source"
-refused 'ranks=0: not a number of ranks' --to zero --ranks 0 "$source"
-refused 'ranks=4097: not a number of ranks' --to zero --ranks 4097 "$source"
+refused 'zero: needs ranks=N' --view zero "$source"
+refused 'ranks requires view=zero' --ranks 2 "$source"
+refused 'ranks=0: not a number of ranks' --view zero --ranks 0 "$source"
+refused 'ranks=4097: not a number of ranks' --view zero --ranks 4097 "$source"
 refused 'stage=2: ' --stage 2 "$source"
-refused 'stage=any requires to=universal' --to zero --ranks 2 --stage any "$source"
-refused 'stage=4: must be .*1, 2 or 3' --to zero --ranks 2 --stage 4 "$source"
-refused 'cannot change with frozen experts' --to zero --ranks 2 --stage 1 \
+refused 'stage=any requires view=universal' --view zero --ranks 2 --stage any "$source"
+refused 'stage=4: must be .*1, 2 or 3' --view zero --ranks 2 --stage 4 "$source"
+refused 'cannot change with frozen experts' --view zero --ranks 2 --stage 1 \
 	"$good/moe_ep2_dp2_z2_frozen/$(tag_of moe_ep2_dp2_z2_frozen)"
-refused 'cannot change with experts, but from 1 to 2' --to zero --ranks 2 --stage 3 \
+refused 'cannot change with experts, but from 1 to 2' --view zero --ranks 2 --stage 3 \
 	"$good/moe_ep2_dp2_z1/$(tag_of moe_ep2_dp2_z1)"
-refused 'spread over 2 ranks: with ZeRO-3, 3 must be a multiple' --to zero --ranks 3 \
+refused 'spread over 2 ranks: with ZeRO-3, 3 must be a multiple' --view zero --ranks 3 \
 	"$good/autoep2_dp2_z3/$(tag_of autoep2_dp2_z3)"
-refused 'cannot change with tensor or pipeline parallelism' --to zero --ranks 2 --stage 3 \
+refused 'cannot change with tensor or pipeline parallelism' --view zero --ranks 2 --stage 3 \
 	"$good/meg_tp2_dp2_z1_bf16/$(tag_of meg_tp2_dp2_z1_bf16)"
-refused 'records no param_groups' --to zero --ranks 2 --stage 3 \
+refused 'records no param_groups' --view zero --ranks 2 --stage 3 \
 	"$good/z1_elastic_dp2/$(tag_of z1_elastic_dp2)"
 
 # A rank's file of which only a name is wrong: its shapes are right.
@@ -80,10 +80,10 @@ cp -r "$source" "$tmp/damaged"
 chmod -R u+w "$tmp/damaged"
 LC_ALL=C sed -i s/_rebuild_tensor_v2/_rebuild_tensor_v9/ \
 	"$tmp/damaged/zero_pp_rank_2_mp_rank_00_optim_states.pt"
-refused 'zero_pp_rank_2_mp_rank_00_optim_states.pt: ' --to zero --ranks 3 "$tmp/damaged"
+refused 'zero_pp_rank_2_mp_rank_00_optim_states.pt: ' --view zero --ranks 3 "$tmp/damaged"
 cp -r "$good/z3_subgroup_dp2/$(tag_of z3_subgroup_dp2)" "$tmp/shapeless"
 chmod -R u+w "$tmp/shapeless"
 LC_ALL=C sed -i 's/X\x0c\x00\x00\x00param_shapes/X\x0c\x00\x00\x00param_shapez/' \
 	"$tmp/shapeless/zero_pp_rank_1_mp_rank_00_model_states.pt"
-refused 'param_shapes is not that of other ranks' --to zero --ranks 3 "$tmp/shapeless"
+refused 'param_shapes is not that of other ranks' --view zero --ranks 3 "$tmp/shapeless"
 finish

@@ -67,7 +67,7 @@ ucckpt cat "$run" $tree/$expert/exp_avg.pt >"$tmp/expert.pt" 2>/dev/null || fail
 ucckpt cat "$run" $tree/dense.up/fp32.pt >/dev/null 2>"$tmp/said"
 check "a cut one does" test $? = 1
 check "and is named" grep -q "dense.up: nothing says how 2" "$tmp/said"
-ucckpt convert --to zero --ranks 1 "$run" "$tmp/recut" 2>/dev/null || fail "a re-cut needs none"
+ucckpt convert --view zero --ranks 1 "$run" "$tmp/recut" 2>/dev/null || fail "a re-cut needs none"
 for source in "$run" "$tmp/recut"; do
 	ucckpt convert --no_strict --rules "$good/moe_tp.rules" "$source" "$tmp/tree" 2>/dev/null ||
 		fail "convert --rules"

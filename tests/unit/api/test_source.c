@@ -195,7 +195,7 @@ static void any_number_of_pieces_is_mapped(void **state)
 	struct fixture f;
 
 	set_up(&f);
-	assert_int_equal(uckpt_set(f.u, "dtype=bf16", NULL), 0);
+	assert_int_equal(uckpt_set(f.u, "hf_dtype=bf16", NULL), 0);
 	assert_int_equal(open_run(&f), 0);
 	for (size_t i = 0; i < COUNT(paths); i++) {
 		struct uckpt_file *const file = open_file(&f, paths[i]);
@@ -326,8 +326,12 @@ static void options_are_checked(void **state)
 		{ "ranks=2,", -EINVAL, "ranks=2,: not a number of ranks (1 to 4096)" },
 		{ "readers=0", -EINVAL,
 		  "readers=0: not a number of workers (1 to 4096)" },
-		{ "crc", -ENOENT, "crc: unknown option; did you mean crc=?" },
-		{ "check=1", -ENOENT, "check=1: unknown option; did you mean check?" },
+		{ "crc", -EINVAL, "crc: needs a value" },
+		{ "check=1", -EINVAL, "check=1: takes no value" },
+		{ "crz=zero", -ENOENT, "crz=zero: unknown option; did you mean crc=zero?" },
+		{ "chekc", -ENOENT, "chekc: unknown option; did you mean check?" },
+		{ "vew", -ENOENT, "vew: unknown option; did you mean view=...?" },
+		{ "frobnicate", -ENOENT, "frobnicate: unknown option" },
 		{ "", -ENOENT, ": unknown option" },
 	};
 	struct fixture f;

@@ -56,7 +56,7 @@ static bool convert(const char *source, const struct report_form *f, struct uckp
 	char to[32];
 	int rc;
 
-	snprintf(to, sizeof(to), "to=%s", v->option);
+	snprintf(to, sizeof(to), "view=%s", v->option);
 	assert_int_equal(uckpt_set(u, to, err) | uckpt_set(u, f->any_stage ? "stage=any" : to, err) |
 				 uckpt_set(u, v->takes & TAKES_RANKS ? "ranks=8" : to, err), 0);
 	rc = uckpt_convert(u, &source, 1, NOWHERE, NULL, err);

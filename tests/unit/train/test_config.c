@@ -238,8 +238,8 @@ static void wrong_flags_are_named_with_their_value(void **state)
 	static const struct {
 		const char *line, *says;
 	} cases[] = {
-		{ "--nonsense", "--nonsense: no such option (" },
-		{ "--stesp 3", "--stesp: no such option; did you mean --steps?" },
+		{ "--nonsense", "--nonsense: unknown option (" },
+		{ "--stesp 3", "--stesp: unknown option; did you mean --steps?" },
 		{ "--checkpoint x", "--checkpoint: is ambiguous: --checkpoint_" },
 		{ "--steps", "--steps: needs a value" },
 		{ "--deterministic=1", "--deterministic=1: takes no value" },
