@@ -1,9 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a model has beside the parameters of its optimizer: buffers, frozen parameters, and
- * other names of parameters, which are saved as often as they have names. */
+/*
+ * What a model has beside the parameters of its optimizer: buffers, frozen parameters, and
+ * other names of parameters, which are saved as often as they have names.
+ *
+ * A state dict does not tell buffers from frozen parameters, and stage 3 has the elements of a
+ * buffer in its module, and none of a parameter, so that an engine loads nothing else there:
+ *
+ *	integers, names of well-known buffers			a buffer
+ *	in several chunks: FSDP cuts only parameters		a parameter
+ *	has the last name and the dimensions of a trained one,
+ *	or is a weight or a bias				a parameter
+ *	whole, where all that is trained was cut		a buffer
+ *	all others						parameters if there are such
+ */
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/bytes.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/foreign/dcp_optimizer.h"
@@ -65,6 +79,102 @@ static int is_shown(const struct dcp_reader *f, const struct dcp_entry *t)
 	return !rc ? 1 : rc == -ENOTSUP ? 0 : rc;
 }
 
+/* What a module calls its tensor. */
+static const char *last_name(const struct dcp_entry *t)
+{
+	const char *key = t->path[t->depth - 1], *dot = strrchr(key, '.');
+
+	return dot ? dot + 1 : key;
+}
+
+bool dcp_is_known_buffer(const struct dcp_entry *t)
+{
+	static const char *const names[] = {
+		"running_mean",	 "running_var",		   /* torch's batchnorm.py */
+		"inv_freq",	 "original_inv_freq",	   /* transformers: rotary embeddings, */
+		"masked_bias",	 "final_logits_bias",	   /* attention, heads */
+		"expert_bias",	 "e_score_correction_bias", /* and routers, as torchtitan's */
+		"freqs_cis",
+	};
+	/* The mask of an attention, as in minGPT. */
+	bool found = t->ndim == 4 && t->shape[0] == 1 && t->shape[1] == 1 &&
+		     t->shape[2] == t->shape[3] && strcmp(last_name(t), "bias") == 0;
+
+	for (size_t i = 0; i < COUNT(names) && !found; i++)
+		found = strcmp(last_name(t), names[i]) == 0;
+	return found;
+}
+
+/* The parameters that are trained, by what modules call them. */
+struct trained {
+	const struct dcp_entry **v;
+	size_t n;
+	bool cut; /* all are in several chunks */
+};
+
+static int by_last_name(const void *a, const void *b)
+{
+	const struct dcp_entry *x = *(struct dcp_entry *const *)a;
+	const struct dcp_entry *y = *(struct dcp_entry *const *)b;
+
+	return strcmp(last_name(x), last_name(y)) ?: (x->ndim > y->ndim) - (x->ndim < y->ndim);
+}
+
+static bool list_trained(const struct dcp_reader *f, struct trained *l)
+{
+	*l = (struct trained){ .v = calloc(f->weights.n + 1, sizeof(const struct dcp_entry *)),
+			       .cut = true };
+	for (size_t i = 0; l->v && i < f->weights.n; i++) {
+		if (!f->weights.v[i].owner)
+			continue;
+		l->cut &= f->weights.v[i].entry->nchunks > 1;
+		l->v[l->n++] = f->weights.v[i].entry;
+	}
+	if (l->n)
+		qsort(l->v, l->n, sizeof(*l->v), by_last_name);
+	return l->v;
+}
+
+/* Is it, if it is no buffer for certain, a parameter? */
+static bool is_like_param(const struct trained *l, const struct dcp_entry *t)
+{
+	const char *name = last_name(t);
+
+	return t->nchunks > 1 || strcmp(name, "weight") == 0 || strcmp(name, "bias") == 0 ||
+	       (l->n && bsearch(&t, l->v, l->n, sizeof(*l->v), by_last_name));
+}
+
+static bool is_certain_buffer(const struct dcp_entry *t)
+{
+	/* Quantized weights are of integers, too. */
+	return t->is_buffer || dcp_is_known_buffer(t) ||
+	       (!dcp_is_floating(t->dtype) && strcmp(last_name(t), "weight") != 0);
+}
+
+/* Find which of what is no parameter of the optimizer are buffers. */
+static int find_buffers(const struct dcp_reader *f)
+{
+	const struct dcp_model *o = f->o;
+	struct trained l;
+	bool frozen = false;
+
+	if (!list_trained(f, &l))
+		return errmsg_nomem(f->err, f->file);
+	for (size_t i = 0; i < o->nextras; i++) {
+		const struct dcp_extra *e = &o->extras[i];
+
+		frozen |= !e->same && !is_certain_buffer(e->entry) && is_like_param(&l, e->entry);
+	}
+	for (size_t i = 0; i < o->nextras; i++) {
+		struct dcp_entry *t = o->extras[i].entry;
+
+		t->is_buffer = is_certain_buffer(t) ||
+			       (!is_like_param(&l, t) && (!frozen || (l.cut && l.n)));
+	}
+	free(l.v);
+	return 0;
+}
+
 int dcp_extras_add(struct dcp_reader *f)
 {
 	struct dcp_model *o = f->o;
@@ -95,5 +205,5 @@ int dcp_extras_add(struct dcp_reader *f)
 	}
 	if (text.len)
 		dcp_model_note(o, &text);
-	return rc < 0 ? rc : f->a->failed ? errmsg_nomem(f->err, f->file) : 0;
+	return rc < 0 ? rc : f->a->failed ? errmsg_nomem(f->err, f->file) : find_buffers(f);
 }

@@ -41,7 +41,8 @@ struct dcp_entry {
 	const char **path; /* the way to it in nested dicts and lists */
 	unsigned depth;    /* elements of the path, at least 1 */
 	bool is_tensor;
-	bool is_buffer;   /* probably: ranks have parts of other tensors, and all of this one */
+	bool is_buffer;   /* probably: ranks have parts of other tensors, and all of this one; or
+			   * what dcp_extras.c tells */
 	bool is_layer;    /* one of a stack: records have one more dimension, of size 1 */
 	enum dtype dtype; /* DTYPE_OTHER: not one that we know */
 	unsigned ndim;

@@ -311,8 +311,8 @@ static int divide_group(struct dcp_reader *f)
 	return 0;
 }
 
-/* Make the one group of a checkpoint that records none: all floating tensors of the model,
- * or with an optimizer that is read those that have states. */
+/* Make the one group of a checkpoint that records none: all floating tensors of the model but
+ * for buffers, or with an optimizer that is read those that have states. */
 static int set_one_group(struct dcp_reader *f)
 {
 	struct dcp_group *g = arena_alloc(f->a, sizeof(*g));
@@ -326,7 +326,8 @@ static int set_one_group(struct dcp_reader *f)
 	for (size_t i = 0, n; g->params && i < f->m->nentries; i++) {
 		const struct dcp_entry *t = &f->m->entries[i];
 
-		if (dcp_is_of_model(f, t) && dcp_is_floating(t->dtype) &&
+		if (dcp_is_of_model(f, t) && dcp_is_floating(t->dtype) && !t->is_buffer &&
+		    !dcp_is_known_buffer(t) &&
 		    (!f->o->has_optimizer || f->o->refused ||
 		     dcp_findings_find(&f->states, name_of(f, t), &n)))
 			g->params[g->nparams++].name = name_of(f, t);

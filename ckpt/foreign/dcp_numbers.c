@@ -12,7 +12,6 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/format/cast.h"
-#include "ckpt/format/names.h"
 
 /* Limit of groups times tensors, so that many groups take no minutes. */
 #define STEPS_MAX (UINT64_C(1) << 26)
@@ -97,10 +96,7 @@ static bool is_allowed(const struct matching *m, size_t group, const struct dcp_
 	const struct shape key = { t, 0, false };
 	const struct shape *s = NULL;
 
-	/* Where a floating buffer has the shape of parameters (torch's batchnorm.py). */
-	if (!cast_knows(t->dtype) || !dcp_is_floating(t->dtype) ||
-	    names_ends_with(key_of(t), ".running_mean") ||
-	    names_ends_with(key_of(t), ".running_var"))
+	if (!cast_knows(t->dtype) || !dcp_is_floating(t->dtype) || dcp_is_known_buffer(t))
 		return false;
 	if (m->nshapes)
 		s = bsearch(&key, m->shapes, m->nshapes, sizeof(*m->shapes), by_shape);

@@ -75,6 +75,9 @@ struct dcp_finding *dcp_weight_find(const struct dcp_reader *f, const char *name
 /* Add to the model what the optimizer does not have. */
 int dcp_extras_add(struct dcp_reader *f);
 
+/* Has it the name of a floating buffer, which may have the shape of parameters? */
+bool dcp_is_known_buffer(const struct dcp_entry *t);
+
 /* Is it a floating-point type, which weights may have? */
 bool dcp_is_floating(enum dtype d);
 

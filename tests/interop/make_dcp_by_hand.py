@@ -6,7 +6,8 @@ torch.distributed.checkpoint.
     make_dcp_by_hand.py OUTPUT
 
 dcp_averaged has averaged weights beside those that the optimizer updated, dcp_one_dict both
-in one dict; dcp_buffers has buffers of every kind that torch saves; dcp_numbered and
+in one dict; dcp_buffers has buffers of every kind that torch saves; dcp_kinds and dcp_kinds_frozen
+have those that look like parameters, and frozen parameters; dcp_numbered and
 dcp_two_dirs have optimizers that number their parameters; dcp_safetensors has files of
 safetensors; dcp_*_8bit have states that are not shown; dcp_titan_fused has those of three weights in one.
 Needs torch 2.15 and torchao.
@@ -22,6 +23,7 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint import _version
 from torch.distributed.checkpoint.filesystem import SerializationFormat
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, get_state_dict
+from torch.nn import functional
 
 DECAY = 0.9
 
@@ -58,6 +60,8 @@ def write(output, name, state, model, optimizer, tag="ckpt", **options):
     with open(out + ".digests", "w") as f:
         f.write("tag %s\n" % tag)
         for key, p in model.named_parameters():
+            if not p.requires_grad:
+                continue
             zeros = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p), "step": 4}
             s = optimizer and optimizer.state.get(p) or zeros
             f.write("shape %s %s\n" % (key, "x".join(map(str, p.shape)) or "-"))
@@ -83,6 +87,60 @@ def make_buffers():
         "conjugated": torch.randn(3, dtype=torch.complex64).conj(),
         "quantized": torch.quantize_per_tensor(torch.randn(4), 0.1, 3, torch.quint8),
     }
+
+
+class Kinds(torch.nn.Module):
+    """Buffers that look like parameters; if `frozen`, parameters that are not trained; if
+    `floats`, a buffer that nothing but its not being cut tells from these."""
+
+    def __init__(self, frozen, floats):
+        super().__init__()
+        self.embed = torch.nn.Embedding(6, 4)
+        self.norm = torch.nn.BatchNorm1d(4)
+        self.norm.running_mean.uniform_()
+        self.attn = torch.nn.Module()  # as minGPT's and GPT-2's
+        self.attn.register_buffer("bias", torch.ones(1, 1, 4, 4).tril())
+        self.attn.register_buffer("masked_bias", torch.tensor(-1e4))
+        self.attn.register_buffer("mask", torch.ones(4, 4, dtype=torch.bool).tril())
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(2))
+        self.head = torch.nn.Linear(4, 6)
+        if floats:
+            self.register_buffer("positions", torch.rand(5, 4))
+        if frozen:
+            self.layers[0].requires_grad_(False)
+            self.token = torch.nn.Parameter(torch.rand(1, 4), requires_grad=False)
+
+    def trained(self):
+        return [p for p in self.parameters() if p.requires_grad]
+
+    def forward(self, ids):
+        x = self.embed(ids) + getattr(self, "positions", 0) + getattr(self, "token", 0)
+        norm = self.norm
+        x = functional.batch_norm(x.transpose(1, 2), norm.running_mean, norm.running_var,
+                                  norm.weight, norm.bias).transpose(1, 2)
+        for layer in self.layers:
+            x = x + torch.tanh(layer(x @ self.attn.bias[0, 0]))
+        return functional.cross_entropy(self.head(x).flatten(0, 1), ids.flatten())
+
+    def kinds(self):
+        """Lines of digests."""
+        return (["buffer %s" % name for name, _ in self.named_buffers()] +
+                ["frozen %s" % name for name, p in self.named_parameters() if not p.requires_grad])
+
+
+def make_kinds(output):
+    for name, options in ("kinds", (False, True)), ("kinds_frozen", (True, False)):
+        torch.manual_seed(1)
+        model = Kinds(*options)
+        optimizer = torch.optim.AdamW(model.trained(), lr=0.01)
+        for _ in range(4):
+            optimizer.zero_grad()
+            model(torch.randint(6, (6, 5))).backward()
+            optimizer.step()
+        weights, states = get_state_dict(model, optimizer)
+        write(output, name, {"model": weights, "optim": states}, model, optimizer)
+        with open(os.path.join(output, "dcp_%s.digests" % name), "a") as f:
+            f.write("\n".join(model.kinds()) + "\n")
 
 
 class Net(torch.nn.Module):
@@ -235,6 +293,7 @@ def main(output):
           serialization_format=SerializationFormat.SAFETENSORS)
     make_8bit(output)
     make_fused(output)
+    make_kinds(output)
 
 
 if __name__ == "__main__":

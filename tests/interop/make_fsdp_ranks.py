@@ -8,7 +8,8 @@ fsdp_verl_* are as verl's checkpoint manager leaves them: on three ranks, whose 
 uneven or empty, with tied weights and two groups; on a mesh of replicas; with tensor
 parallelism; of FSDP1.  fsdp_full_* are Accelerate's FULL_STATE_DICT, of two models;
 fsdp_local its LOCAL_STATE_DICT, fsdp_sharded its SHARDED_STATE_DICT without DCP; fsdp_hf_* are
-torch's HuggingFaceStorageWriter's.  Needs torch 2.15, which has gloo.
+torch's HuggingFaceStorageWriter's; fsdp_kinds is a DCP with buffers and frozen parameters.
+Needs torch 2.15, which has gloo.
 """
 
 import hashlib
@@ -83,10 +84,10 @@ def groups(model):
             {"params": [p for p in params if p.ndim < 2], "weight_decay": 0.0}]
 
 
-def steps(model, optimizer, rank):
+def steps(model, optimizer, rank, vocabulary=V, length=6):
     for step in range(3):
         g = torch.Generator().manual_seed(step * 10 + rank)
-        model(torch.randint(0, V, (2, 6), generator=g)).backward()
+        model(torch.randint(0, vocabulary, (2, length), generator=g)).backward()
         optimizer.step()
         optimizer.zero_grad()
 
@@ -221,6 +222,25 @@ def fsdp1(case, output, world, rank):
             write_digests("%s/fsdp_%s.digests" % (output, case), tag, weights, states, "float32 3.0")
 
 
+def kinds(case, output, world, rank):
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import get_state_dict
+
+    from make_dcp_by_hand import Kinds
+
+    model = wrap(case, Kinds(True, True), world)
+    optimizer = torch.optim.AdamW(model.trained(), lr=1e-2)
+    steps(model, optimizer, rank, 6, 5)
+    weights, states = truth(model, optimizer)
+    w, s = get_state_dict(model, optimizer)
+    dcp.save({"model": w, "optim": s}, checkpoint_id="%s/fsdp_%s/ckpt" % (output, case))
+    if rank == 0:
+        path = "%s/fsdp_%s.digests" % (output, case)
+        write_digests(path, "ckpt", {n: weights[n] for n in states}, states, "float32 3.0")
+        with open(path, "a") as f:
+            print("\n".join(model.kinds()), file=f)
+
+
 def hf(case, output, world, rank):
     import torch.distributed.checkpoint as dcp
 
@@ -242,7 +262,7 @@ def hf(case, output, world, rank):
 CASES = {"verl_dp3": (fsdp2, 3), "verl_hsdp": (fsdp2, 4), "verl_tp": (fsdp2, 4),
          "full": (fsdp2, 2), "sharded": (fsdp2, 2), "verl_fsdp1": (fsdp1, 2),
          "full_fsdp1": (fsdp1, 2), "local": (fsdp1, 2), "verl_shardedtensor": (fsdp1, 2),
-         "hf_sharded": (hf, 2), "hf_consolidated": (hf, 2)}
+         "kinds": (kinds, 2), "hf_sharded": (hf, 2), "hf_consolidated": (hf, 2)}
 
 
 def work(rank, world, make, case, output, port):

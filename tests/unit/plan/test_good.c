@@ -21,6 +21,7 @@
 #include "ckpt/format/ptfile.h"
 #include "ckpt/format/tensor.h"
 #include "ckpt/format/value.h"
+#include "ckpt/table/checkpoint.h"
 #include "ckpt/vfile/vfile.h"
 #include "ckpt/views/plan.h"
 #include "tests/support/context.h"
@@ -261,6 +262,55 @@ static void check_number(struct good *g, const struct line *l)
 	loaded_done(&x);
 }
 
+/* The number of elements that stage 3 has of a tensor in its module; -1 after a failure. */
+static int64_t count_elements(struct good *g, const char *name, bool *buffer)
+{
+	static const char path[] = "zero_pp_rank_0_mp_rank_00_model_states.pt";
+	struct errmsg err = { "" };
+	const struct value_seq *names;
+	struct loaded x = { .bytes = read_file(g, path) };
+	struct tensor t = { 0 };
+	int64_t n = -1;
+
+	if (!x.bytes.p)
+		return -1;
+	source_init_span(&x.src, path, x.bytes);
+	if (ptfile_open_source(&x.pt, &x.src, &err) ||
+	    tensor_from_value(value_find(value_find(x.pt.root, "module"), name), name, &t, &err)) {
+		good_fail(&g->tally, "stage 3: %s", err.text);
+	} else {
+		n = (int64_t)t.numel;
+		names = value_items(value_find(x.pt.root, "buffer_names"));
+		for (size_t i = 0; names && i < names->n && !*buffer; i++)
+			*buffer = !strcmp(value_cstr(names->v[i]), name);
+	}
+	loaded_done(&x);
+	return n;
+}
+
+/* buffer <name>, frozen <name>: as which of the two stage 3 has it. */
+static void check_kind(struct good *g, const struct line *l)
+{
+	const struct plan_options stage3 = { .type = { PLAN_RECUT, 1, 3 } };
+	struct plan *universal = g->plan;
+	const bool expected = line_is(l, "buffer");
+	struct errmsg err = { "" };
+	bool buffer = false;
+	int64_t n;
+
+	if (plan_open(test_context(), plan_checkpoint(universal)->path, &stage3, &g->plan,
+		      &err)) {
+		good_fail(&g->tally, "stage 3: %s", err.text);
+	} else {
+		n = count_elements(g, l->field[1], &buffer);
+		if (n >= 0 && (buffer != expected || (n > 0) != expected))
+			good_fail(&g->tally, "%s: stage 3 has it as a %s", l->field[1],
+				  buffer ? "buffer" : "frozen parameter");
+		plan_close(g->plan);
+	}
+	g->plan = universal;
+}
+
 /* Count a file, which must have its line. */
 static int check_known(void *ctx, const char *path, uint64_t node, const struct plan_stat *st,
 		       struct errmsg *err)
@@ -315,7 +365,8 @@ static void check_lines(struct good *g)
 		void (*check)(struct good *g, const struct line *l);
 	} checks[] = {
 		{ "truth", check_truth },   { "number", check_number },     { "file", check_file },
-		{ "exists", check_exists }, { "complete", check_complete },
+		{ "exists", check_exists }, { "complete", check_complete }, { "buffer", check_kind },
+		{ "frozen", check_kind },
 	};
 
 	for (size_t i = 0; i < g->lines.n; i++)
