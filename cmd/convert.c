@@ -65,11 +65,11 @@ static int convert(struct uckpt *u, char **argv, const char *const *paths, size_
 {
 	struct uckpt_error err = { "" };
 	struct uckpt_done done = { 0 };
-	char kept[SIZE_TEXT_LEN + 32] = "nothing was written";
+	char kept[SIZE_TEXT_LEN + 32] = "nothing was written; the same command begins again";
 	char number[SIZE_TEXT_LEN];
 	int rc;
 
-	progress_catch_signals();
+	progress_protect_output();
 	rc = uckpt_convert(u, paths, n, out, &done, &err);
 	if (rc == -EINVAL)
 		return cmd_usage(argv[0], "%s", err.text);
@@ -77,7 +77,7 @@ static int convert(struct uckpt *u, char **argv, const char *const *paths, size_
 		snprintf(kept, sizeof(kept), "files are kept (%s), and the same command goes on",
 			 count_text(done.files, number));
 	if (rc)
-		progress_fail(rc, out, kept, &err);
+		progress_exit(rc, out, kept, &err, CMD_FAILED);
 	if (rc && rc != -EINTR && done.files)
 		cmd_say("%s: %s", out, kept);
 	if (rc)

@@ -453,7 +453,7 @@ int cmd_extract(struct uckpt *u, int argc, char **argv)
 	if (argc - optind < 3)
 		return cmd_usage(argv[0], "expected SOURCE, PATTERN and DIR");
 	x.dest = argv[argc - 1];
-	progress_catch_signals();
+	progress_protect_output();
 	rc = extract(&x, argv[optind], argv + optind + 1, argc - optind - 2);
 	found_done(&x.files);
 	free(x.mine);
@@ -461,10 +461,10 @@ int cmd_extract(struct uckpt *u, int argc, char **argv)
 	if (x.dir >= 0)
 		close(x.dir);
 	if (rc)
-		return progress_fail(
+		return progress_exit(
 			rc, x.dest,
 			"files that are complete are left there, and the same command goes on",
-			&x.err);
+			&x.err, CMD_FAILED);
 	if (x.nthere)
 		snprintf(there, sizeof(there), ", of which %s were there",
 			 count_text(x.nthere, number));

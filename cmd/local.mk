@@ -3,7 +3,7 @@
 bin_PROGRAMS += ucckpt
 uckpt_programs += ucckpt
 ucckpt_SOURCES = \
-	%D%/progress.h %D%/cmd.h %D%/cmd.c %D%/progress.c \
+	%D%/cmd.h %D%/cmd.c %D%/progress.h %D%/progress.c \
 	%D%/find.h %D%/find.c %D%/ls.c %D%/extract.c \
 	%D%/reports.c %D%/convert.c %D%/pack.c %D%/extents.c \
 	%D%/main.c

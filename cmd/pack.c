@@ -36,7 +36,8 @@ static int report(int rc, const char *name, const struct uckpt_done *done,
 		  const char *more, const struct uckpt_error *err)
 {
 	if (rc)
-		return progress_fail(rc, name, "nothing was left there", err);
+		return progress_exit(rc, name, "nothing was left there; the same command begins again",
+				     err, CMD_FAILED);
 	progress_print(name, done, more);
 	return CMD_OK;
 }
@@ -48,7 +49,7 @@ static int pack(struct uckpt *u, const char *dir, const char *out)
 	struct uckpt_done done = { 0 };
 	int rc;
 
-	progress_catch_signals();
+	progress_protect_output();
 	rc = uckpt_pack(u, dir, out, &done, &err);
 	snprintf(more, sizeof(more), " in %s (%.1f %%)",
 		 size_text(done.packed, size),
@@ -111,7 +112,7 @@ static int unpack(struct uckpt *u, const char *in, const char *out)
 	struct uckpt_done done = { 0 };
 	int rc;
 
-	progress_catch_signals();
+	progress_protect_output();
 	rc = uckpt_unpack(u, in, out, &done, &err);
 	return report(rc, out ? out : in, &done, out ? "" : ", all as packed",
 		      &err);

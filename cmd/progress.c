@@ -6,9 +6,9 @@
 #include <inttypes.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/meter.h"
@@ -16,21 +16,29 @@
 #include "ckpt/base/text.h"
 #include "cmd/cmd.h"
 
-static bool catching;
 static atomic_int caught; /* written by the handler, read by all threads */
 
 /* A process runs one command.  When its long work began (clock_seconds); 0: it has not. */
 static _Atomic double began;
 
+/* Before the work begins nothing asks whether a signal was caught: end at once. */
 static void note_signal(int sig)
 {
+	static const char text[] = "ucckpt: interrupted; nothing was written\n";
+
 	caught = sig;
+	if (atomic_load(&began) != 0)
+		return;
+	if (write(STDERR_FILENO, METER_CLEAR, isatty(STDERR_FILENO) ? strlen(METER_CLEAR) : 0) < 0 ||
+	    write(STDERR_FILENO, text, strlen(text)) < 0)
+		caught = sig; /* there is nobody to tell */
+	signal(sig, SIG_DFL);
+	raise(sig);
 }
 
-static void catch_signals(void)
+void progress_catch_signals(void)
 {
 	const struct sigaction stop = { .sa_handler = note_signal };
-	const struct sigaction ignore = { .sa_handler = SIG_IGN };
 	static const int stops[] = { SIGINT, SIGTERM, SIGHUP };
 
 	for (size_t i = 0; i < COUNT(stops); i++) {
@@ -42,37 +50,34 @@ static void catch_signals(void)
 		    old.sa_handler != SIG_IGN)
 			sigaction(stops[i], &stop, NULL);
 	}
+}
+
+void progress_protect_output(void)
+{
+	const struct sigaction ignore = { .sa_handler = SIG_IGN };
+
+	progress_catch_signals();
 	sigaction(SIGXFSZ, &ignore, NULL);
 	sigaction(SIGPIPE, &ignore, NULL);
 }
 
-void progress_catch_signals(void)
-{
-	catching = true;
-}
-
 int progress_show(void *arg, uint64_t done, uint64_t total)
 {
-	const double now = clock_seconds();
-
 	(void)arg;
-	if (!atomic_load(&began)) {
-		atomic_store(&began, now);
-		if (catching)
-			catch_signals();
-	}
-	meter_bytes(done, total, now - atomic_load(&began));
+	if (atomic_load(&began) == 0)
+		atomic_store(&began, clock_seconds());
+	if (total)
+		meter_bytes(done, total);
 	return caught;
 }
 
-int progress_fail(int rc, const char *out, const char *left,
-		  const struct uckpt_error *err)
+int progress_exit(int rc, const char *of, const char *left, const struct uckpt_error *err,
+		  enum cmd_exit failed)
 {
-	if (rc == -EINTR && caught)
-		cmd_say("%s: interrupted by %s; %s", out, strsignal(caught), left);
-	else
-		cmd_say("%s", *err->text ? err->text : strerror(-rc));
-	return CMD_FAILED;
+	if (rc != -EINTR || !caught)
+		return cmd_exit(rc, err, failed);
+	cmd_say("%s: interrupted by %s; %s", of, strsignal(caught), left);
+	return failed;
 }
 
 void progress_print(const char *out, const struct uckpt_done *done,

@@ -5,23 +5,28 @@
 #include <stdint.h>
 
 #include "ckpt/uckpt.h"
+#include "cmd/cmd.h"
 
 /*
  * Long work: the meter shows it on a terminal (ckpt/base/meter.h), and a signal stops work
  * that writes, so that unfinished output can be removed.
  */
 
-/* When the work begins, record SIGINT, SIGTERM and SIGHUP instead of being killed by them.
- * Ignore SIGXFSZ and SIGPIPE, so that write(2) returns an error. */
+/* Once the work has begun, record SIGINT, SIGTERM and SIGHUP instead of being killed by
+ * them; until then they say that nothing was written. */
 void progress_catch_signals(void);
+
+/* The same for work that writes files; and ignore SIGXFSZ and SIGPIPE, so that write(2)
+ * returns an error. */
+void progress_protect_output(void);
 
 /* uckpt_calls.progress.  The first call begins the work. */
 int progress_show(void *arg, uint64_t done, uint64_t total);
 
-/* Say why work failed: `err`, or for -EINTR after a signal that `out` was interrupted,
- * and `left`.  Returns CMD_FAILED. */
-int progress_fail(int rc, const char *out, const char *left,
-		  const struct uckpt_error *err);
+/* As cmd_exit, but for -EINTR after a signal say that the work on `of` was interrupted, and
+ * `left`: what is left of it, and how to go on. */
+int progress_exit(int rc, const char *of, const char *left, const struct uckpt_error *err,
+		  enum cmd_exit failed);
 
 /* Print what was done; `more` follows the size. */
 void progress_print(const char *out, const struct uckpt_done *done,

@@ -4,6 +4,7 @@
 
 #include "ckpt/base/array.h"
 #include "cmd/cmd.h"
+#include "cmd/progress.h"
 
 typedef int report_fn(struct uckpt *u, const char *const *paths, size_t n, unsigned flags,
 		      struct uckpt_error *err);
@@ -17,8 +18,11 @@ static int run_report(struct uckpt *u, int argc, char **argv, const struct cmd_s
 
 	if (!cmd_parse(u, argc, argv, syntax, &status))
 		return status;
+	progress_catch_signals();
 	status = fn(u, (const char *const *)argv + optind, (size_t)(argc - optind), *flags, &err);
-	return cmd_exit(status, &err, CMD_FAILED);
+	return progress_exit(status, argv[0],
+			     "nothing was written; the same command begins again, and --part I/N checks a part",
+			     &err, CMD_FAILED);
 }
 
 int cmd_info(struct uckpt *u, int argc, char **argv)
@@ -102,6 +106,7 @@ int cmd_diff(struct uckpt *u, int argc, char **argv)
 
 	if (!cmd_parse(u, argc, argv, &syntax, &status))
 		return status;
-	return cmd_exit(uckpt_diff(u, argv[optind], argv[optind + 1], flags, &err),
-			&err, CMD_TROUBLE);
+	progress_catch_signals();
+	return progress_exit(uckpt_diff(u, argv[optind], argv[optind + 1], flags, &err), argv[0],
+			     "nothing was written; the same command begins again", &err, CMD_TROUBLE);
 }

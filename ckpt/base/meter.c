@@ -4,9 +4,11 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "ckpt/base/system.h"
 #include "ckpt/base/text.h"
 
 #define INTERVAL_NS 100000000L
@@ -24,7 +26,24 @@ static bool drawn; /* the line is on the terminal */
 static bool named; /* the line begins with the program's name */
 static char line[METER_TEXT_MAX]; /* empty: nothing to draw */
 
-void meter_step_text(const char *what, uint64_t done, uint64_t total,
+/* Where the rate is measured from: the first of this work that was done.  What a conversion
+ * that goes on finds done comes before that. */
+static const char *work; /* what the steps are; NULL: bytes */
+static uint64_t first_done;
+static double first_at; /* clock_seconds */
+
+/* Append the time that the rest takes at this rate. */
+static void add_left(uint64_t done, uint64_t total, double rate, char out[METER_TEXT_MAX])
+{
+	const size_t n = strlen(out);
+	char left[SIZE_TEXT_LEN];
+
+	if (rate > 0 && done < total)
+		snprintf(out + n, METER_TEXT_MAX - n, "  %s left",
+			 duration_text((uint64_t)((double)(total - done) / rate), left));
+}
+
+void meter_step_text(const char *what, uint64_t done, uint64_t total, double rate,
 		     char out[METER_TEXT_MAX])
 {
 	char a[SIZE_TEXT_LEN], b[SIZE_TEXT_LEN];
@@ -37,29 +56,38 @@ void meter_step_text(const char *what, uint64_t done, uint64_t total,
 			 count_text(done, a));
 	else
 		snprintf(out, METER_TEXT_MAX, "%s", what);
+	add_left(done, total, rate, out);
 }
 
-void meter_bytes_text(uint64_t done, uint64_t total, double seconds,
-		      char out[METER_TEXT_MAX])
+void meter_bytes_text(uint64_t done, uint64_t total, double rate, char out[METER_TEXT_MAX])
 {
-	char a[SIZE_TEXT_LEN], b[SIZE_TEXT_LEN], rate[SIZE_TEXT_LEN];
-	const double part = total ? (double)done / (double)total : 0;
+	char a[SIZE_TEXT_LEN], b[SIZE_TEXT_LEN], per_second[SIZE_TEXT_LEN];
+	const double part = (double)done / (double)(total + !total);
 
-	size_text(done, a);
-	size_text(seconds > 0 ? (uint64_t)((double)done / seconds) : 0, rate);
-	if (total)
-		snprintf(out, METER_TEXT_MAX, "%3d%% [%-*.*s]  %s of %s  %s/s",
-			 (int)(part * 100), (int)BAR_LEN, (int)(part * BAR_LEN),
-			 BAR, a, size_text(total, b), rate);
-	else
-		snprintf(out, METER_TEXT_MAX, "%s  %s/s", a, rate);
+	snprintf(out, METER_TEXT_MAX, "%3d%% [%-*.*s]  %s of %s  %s/s", (int)(part * 100),
+		 (int)BAR_LEN, (int)(part * BAR_LEN), BAR, size_text(done, a), size_text(total, b),
+		 size_text((uint64_t)rate, per_second));
+	add_left(done, total, rate, out);
+}
+
+/* Steps or bytes in a second.  Called with the lock held. */
+static double measure(const char *what, uint64_t done)
+{
+	const double now = clock_seconds();
+
+	if (!first_done || done < first_done || !what != !work || (what && strcmp(what, work) != 0)) {
+		work = what;
+		first_done = done;
+		first_at = now;
+	}
+	return now > first_at ? (double)(done - first_done) / (now - first_at) : 0;
 }
 
 /* Called with the lock held. */
 static void clear(void)
 {
 	if (drawn)
-		fputs("\r\033[K", stderr);
+		fputs(METER_CLEAR, stderr);
 	drawn = false;
 }
 
@@ -104,17 +132,17 @@ void meter_step(const char *what, uint64_t done, uint64_t total)
 		return;
 	pthread_mutex_lock(&lock);
 	named = true;
-	meter_step_text(what, done, total, line);
+	meter_step_text(what, done, total, measure(what, done), line);
 	pthread_mutex_unlock(&lock);
 }
 
-void meter_bytes(uint64_t done, uint64_t total, double seconds)
+void meter_bytes(uint64_t done, uint64_t total)
 {
 	if (!started)
 		return;
 	pthread_mutex_lock(&lock);
 	named = false;
-	meter_bytes_text(done, total, seconds, line);
+	meter_bytes_text(done, total, measure(NULL, done), line);
 	pthread_mutex_unlock(&lock);
 }
 

@@ -119,6 +119,18 @@ const char *count_text(uint64_t n, char buf[SIZE_TEXT_LEN])
 	return buf;
 }
 
+const char *duration_text(uint64_t seconds, char buf[SIZE_TEXT_LEN])
+{
+	const unsigned rest = (unsigned)(seconds % 3600);
+
+	if (seconds >= 3600)
+		snprintf(buf, SIZE_TEXT_LEN, "%" PRIu64 ":%02u:%02u", seconds / 3600, rest / 60,
+			 rest % 60);
+	else
+		snprintf(buf, SIZE_TEXT_LEN, "%u:%02u", rest / 60, rest % 60);
+	return buf;
+}
+
 const char *count_short(uint64_t n, char buf[SIZE_TEXT_LEN])
 {
 	static const char units[] = " KMGT";

@@ -55,6 +55,9 @@ const char *count_text(uint64_t n, char buf[SIZE_TEXT_LEN]);
 /* The same, as "21.2 M". */
 const char *count_short(uint64_t n, char buf[SIZE_TEXT_LEN]);
 
+/* The same for seconds, as "0:42" or "1:02:05". */
+const char *duration_text(uint64_t seconds, char buf[SIZE_TEXT_LEN]);
+
 /* Sizes that users give, at least 1 byte.  False, with `*out` as it was, for other
  * text. */
 

@@ -160,7 +160,8 @@ static int compare_param(void *ctx, size_t i, struct errmsg *err)
 static int compare_all(struct diff *d, struct errmsg *err)
 {
 	return match_params(d, err)
-		       ?: parallel_far(d->nparams, parallel_width(), compare_param, d, err);
+		       ?: parallel_steps(d->tree[0].u, "comparing parameters", parallel_far,
+					 d->nparams, parallel_width(), compare_param, d, err);
 }
 
 /* Find or add a name; NULL if there are too many. */

@@ -150,6 +150,7 @@ static int pack(struct packing *p, const char *dir, const char *dest,
 
 	if (rc)
 		return rc;
+	progress_step(p->u, "looking for copies", 0, 0);
 	rc = pack_inputs_list(p->u, &x, dir, PACK_INPUTS_LEAST, err);
 	if (!rc) {
 		rc = pack_derive(&x, err) ?: write_pack(p, &x, &out, err);

@@ -21,6 +21,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/output.h"
 #include "ckpt/base/system.h"
+#include "ckpt/base/text.h"
 #include "gpu/metrics/tbevents.h"
 
 #define HEADER_MAX 512
@@ -195,13 +196,10 @@ int metrics_close(struct metrics *m, struct errmsg *err)
 static void put_time_left(FILE *f, const struct metrics *m, uint64_t step)
 {
 	const double each = (clock_seconds() - m->began) / (double)(step - m->first_step + 1);
-	const uint64_t left = (uint64_t)(each * (double)(m->last_step - step));
+	char left[SIZE_TEXT_LEN];
 
-	if (left >= 3600)
-		fprintf(f, "  %" PRIu64 ":%02u", left / 3600, (unsigned)(left / 60 % 60));
-	else
-		fprintf(f, "  %u", (unsigned)(left / 60));
-	fprintf(f, ":%02u left", (unsigned)(left % 60));
+	fprintf(f, "  %s left",
+		duration_text((uint64_t)(each * (double)(m->last_step - step)), left));
 }
 
 static void put_figures(FILE *f, const struct metrics *m, const struct metrics_step *s)

@@ -11,7 +11,7 @@ from ctypes import byref
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from ._handles import Handle, in_thread, new_context
-from ._library import (DATA, JSON, QUICK, STRICT, Done, Path, Paths, call, path_array,
+from ._library import (DATA, JSON, QUICK, STRICT, Done, Path, Paths, call, log, path_array,
                        path_list, with_certificates)
 
 Progress = Callable[[int, int], Any]
@@ -50,8 +50,9 @@ def materialize(source: Paths, view: str, dest: Path,
     `readers`, `jobs`, `part` and `no_strict`.
 
     Returns the number of "files" and "bytes" written. `progress` is called with the
-    bytes done and the total. If it returns True or raises, the work is undone, and
-    InterruptedError or its exception is raised.
+    bytes done and the total. If it returns True or raises, the work ends, and
+    InterruptedError or its exception is raised. Files that are complete are kept beside
+    `dest` then, as after a signal, and the same call goes on with them; a warning says so.
     """
     found = _RECUT.fullmatch(view)
     ranks, stage = found.groups() if found else (None, None)
@@ -59,8 +60,14 @@ def materialize(source: Paths, view: str, dest: Path,
     if stage:
         options["stage"] = stage
     paths, done = path_list(source), Done()
-    _run("uckpt_convert", [path_array(paths), len(paths), os.fsencode(dest), byref(done)],
-         with_certificates(paths, options), progress)
+    try:
+        _run("uckpt_convert", [path_array(paths), len(paths), os.fsencode(dest), byref(done)],
+             with_certificates(paths, options), progress)
+    except BaseException:
+        if done.files:
+            log.warning("%s: complete files are kept beside it (%d), and the same call goes on "
+                        "with them", os.fspath(dest), done.files)
+        raise
     return {"files": done.files, "bytes": done.bytes}
 
 

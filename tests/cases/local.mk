@@ -83,6 +83,7 @@ scripts += \
 	%D%/ucckpt/recut.sh \
 	%D%/ucckpt/convert_fail.sh \
 	%D%/ucckpt/convert_resume.sh \
+	%D%/ucckpt/interrupted.sh \
 	%D%/ucckpt/rules.sh \
 	%D%/ucckpt/leftover.sh \
 	%D%/ucckpt/ls.sh \

@@ -74,6 +74,16 @@ class Materialize(unittest.TestCase):
             self.assertRaises(error, ucfs.materialize, RUN, "hf", self.dest, callback)
             self.assertEqual(os.listdir(os.path.dirname(self.dest)), [])
 
+    def test_what_is_left_of_it_is_said(self):
+        with self.assertLogs("ucfs", "WARNING") as said:
+            self.assertRaises(InterruptedError, ucfs.materialize, RUN, "universal", self.dest,
+                              lambda done, total: done > total // 2, jobs=1)
+        self.assertRegex(said.output[-1], self.dest + ": complete files are kept beside it "
+                         r"\(\d+\), and the same call goes on with them")
+        ucfs.materialize(RUN, "universal", self.dest)
+        self.assertEqual(sorted(os.listdir(os.path.dirname(self.dest))),
+                         sorted(["latest_universal", os.path.basename(self.dest)]))
+
     def test_mistakes(self):
         for view in ["dp", "dp2_z4", "zero", "dp0"]:
             with self.subTest(view):
