@@ -125,14 +125,13 @@ commands_of() {
 	"$@" --help | sed -n 's/^  \([a-z]\+\) .*/\1/p'
 }
 
-# Those of the manual that have an effect: ".It Cm uid Ns = Ns Ar number , Cm gid Ns = ...".
+# Those of the manual: ".It Cm uid Ns = Ns Ar number , Cm gid Ns = ...".
 mount_options() {
 	awk '
 	/^The mount options are:/ { list = 1 }
 	!list { next }
 	/^\.El/ { exit }
-	names != "" && !/^Accepted without effect/ { print names }
-	{ names = sub(/^\.It Cm /, "") ? $0 : "" }
+	sub(/^\.It Cm /, "") { print }
 	' "$completions/../man/ucfs.1" | sed 's/ , /\n/g' | sed -nE 's/^(Cm )?([a-z0-9_]+).*/\2/p'
 }
 

@@ -1,7 +1,7 @@
 # The rules of the house.  They look at sources, and at programs from outside: in a
 # build with sanitizers they would find the same once more.
 lint = %D%/layers.sh %D%/headers.sh %D%/layouts.sh \
-	%D%/examples.sh %D%/completions.sh %D%/dist.sh %D%/tmpdirs.sh \
+	%D%/examples.sh %D%/completions.sh %D%/manuals.sh %D%/dist.sh %D%/tmpdirs.sh \
 	%D%/symbols.sh %D%/reproducible.sh %D%/python_types.sh
 if !ENABLE_SANITIZE
 scripts += $(lint)

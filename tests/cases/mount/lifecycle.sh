@@ -142,4 +142,29 @@ else
 	esac
 	check "the servers are gone" gone
 fi
+
+# What a program saves over the mount goes into an overlay (ucfs-deploy(7)).
+if [ "$(id -u)" -ne 0 ] || ! unshare -m true 2>/dev/null; then
+	echo "note: no overlay tried: it takes root and a mount namespace"
+else
+	mkdir "$tmp/over"
+	cat >"$tmp/over.sh" <<-EOF
+	mount -t tmpfs tmpfs "$tmp/over" && cd "$tmp/over" && mkdir new work run || exit 77
+	ucfs "${tag%/*}" "$mnt" || exit 1
+	mount -t overlay overlay -o "lowerdir=$mnt,upperdir=new,workdir=work" run || { umount "$mnt"; exit 77; }
+	diff -r "$mnt" run && cp -r run/global_step4 run/global_step5 && printf global_step5 >run/latest &&
+		grep -qx global_step5 run/latest && grep -qx global_step4 "$mnt/latest" &&
+		diff -r new/global_step5 "$tag" && test "\$(echo new/*)" = "new/global_step5 new/latest"
+	status=\$?
+	umount run && umount "$mnt" && exit \$((status ? 2 : 0))
+	EOF
+	unshare -m sh "$tmp/over.sh"
+	status=$?
+	case $status in
+	0) ;;
+	77) echo "note: no overlay here" ;;
+	*) fail "an overlay on the mount: step $status" ;;
+	esac
+	check "its server is gone" gone
+fi
 finish

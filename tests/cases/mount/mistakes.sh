@@ -38,6 +38,7 @@ refused "-o no_cache: unknown option" "$tag" "$mnt" -o no_cache
 refused "-o no_strict: is an option of ucckpt convert" "$tag" "$mnt" -o no_strict
 refused "-o part=1/2: is an option of ucckpt's commands" "$tag" "$mnt" -o part=1/2
 refused "-o remount: no option can be changed" "$tag" "$mnt" -o remount,ro
+refused "log=-: only with -f" "$tag" "$mnt" -o log=-
 refused "libfuse: missing argument after" "$tag" "$mnt" -o
 
 # What mount(8) and systemd add is accepted, and long options are.
