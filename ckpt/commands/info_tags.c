@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What is in a run: each tag is opened, which reads its first model states and finds missing
- * ranks, but no other shard.  The newest is described behind the table.
+ * ranks, but no other shard.  The newest, which is open, is described behind the table.
  */
 #include <cJSON.h>
 #include <inttypes.h>
@@ -10,6 +10,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "ckpt/base/attrs.h"
 #include "ckpt/base/bytes.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/json.h"
@@ -18,6 +19,7 @@
 #include "ckpt/commands/report.h"
 #include "ckpt/table/detect.h"
 #include "ckpt/table/tagdir.h"
+#include "ckpt/table/tags.h"
 #include "ckpt/foreign/dcp.h"
 #include "ckpt/foreign/loaders.h"
 #include "ckpt/table/checkpoint.h"
@@ -41,7 +43,7 @@ static void summarize(struct summary *s, enum dir_kind kind, const struct checkp
 			 : f->stage == 1 ? "1"
 					 : "1/2");
 	else
-		snprintf(s->kind, sizeof(s->kind), "%s", 
+		snprintf(s->kind, sizeof(s->kind), "%s",
 			 kind == DIR_DCP ? dcp_of((struct checkpoint *)c)->nranks ? "FSDP" : "DCP"
 					 : "stage 0");
 	snprintf(s->ranks, sizeof(s->ranks), "%u x %u x %u", c->dp, c->tp, c->pp);
@@ -102,20 +104,23 @@ static void add_tag(struct report *r, cJSON *list, const struct tag *t, bool lat
 {
 	struct errmsg why = { "" };
 	struct summary s = { .dtype = "-" };
-	struct checkpoint *c;
+	struct dirlist names = { 0 };
+	char *path = tags_join(r->path, t->name);
+	const bool is_open = path && r->c && strcmp(path, r->dir) == 0;
+	struct checkpoint *c = NULL;
 	enum dir_kind kind;
-	char *path;
 
-	if (asprintf(&path, "%s/%s", r->path, t->name) < 0) {
+	if (!path) {
 		r->text.failed = true;
 		return;
 	}
-	kind = detect(r->u, path, NULL);
-	if (!loaders_open(r->u, path, kind, NULL, NULL, &c, &why)) {
-		summarize(&s, kind, c);
-		checkpoint_close(c);
+	kind = detect(r->u, path, is_open ? NULL : &names);
+	if (is_open || !loaders_open(r->u, path, kind, &names, NULL, &c, &why)) {
+		summarize(&s, kind, is_open ? r->c : c);
 		*why.text = '\0'; /* of what is not there, and need not be */
 	}
+	checkpoint_close(c);
+	dirlist_done(&names);
 	add_json(list, t, &s, why.text, latest);
 	add_line(r, t, &s, why.text, latest, width);
 	free(path);

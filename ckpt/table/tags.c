@@ -35,7 +35,7 @@
  * in "checkpoints/checkpoint_4/pytorch_model". */
 #define LEVELS 2
 
-static char *tags_join(const char *dir, const char *name)
+char *tags_join(const char *dir, const char *name)
 {
 	size_t n = strlen(dir);
 	char *path;

@@ -43,6 +43,10 @@ int tags_list(struct uckpt *u, const char *dir, bool below,
 	      struct tag_list *out, struct errmsg *err);
 void tags_done(struct tag_list *t);
 
+/* The path of tag `name` of the run `dir`, as tags_choose has it; the caller frees it.  NULL when
+ * memory runs out. */
+char *tags_join(const char *dir, const char *name);
+
 /* The name in the text of `latest`: without white space around it, as DeepSpeed strips it. */
 char *tags_strip(char *text);
 
