@@ -250,6 +250,14 @@ void json_add_int(cJSON *object, const char *key, int64_t value)
 	cJSON_AddRawToObject(object, key, text);
 }
 
+void json_add_known(cJSON *object, const char *key, int64_t value)
+{
+	if (value < 0)
+		cJSON_AddNullToObject(object, key);
+	else
+		json_add_int(object, key, value);
+}
+
 bool json_get_count(const cJSON *v, uint64_t *out)
 {
 	if (!cJSON_IsNumber(v) || !(v->valuedouble >= 0) ||

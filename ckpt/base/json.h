@@ -52,6 +52,9 @@ void json_add_text(cJSON *object, const char *key, const char *text);
 /* Add a whole number with all its digits; cJSON's own numbers are doubles. */
 void json_add_int(cJSON *object, const char *key, int64_t value);
 
+/* The same, or null for a negative number, which stands for unknown. */
+void json_add_known(cJSON *object, const char *key, int64_t value);
+
 /* Get a whole number.  False if it is none, or so large that cJSON, which has
  * doubles, may have rounded it. */
 bool json_get_count(const cJSON *v, uint64_t *out);

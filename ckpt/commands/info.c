@@ -33,15 +33,6 @@ struct info {
 	struct sidecars sidecars;
 };
 
-/* Add a number, or null for -1, which stands for unknown. */
-static void add_known(cJSON *o, const char *key, int64_t value)
-{
-	if (value < 0)
-		cJSON_AddNullToObject(o, key);
-	else
-		json_add_int(o, key, value);
-}
-
 static bool are_alike(const struct expert_layer *a, const struct expert_layer *b)
 {
 	return a->fused == b->fused && a->n == b->n && a->local == b->local;
@@ -87,8 +78,8 @@ static void add_origin(struct report *r)
 	cJSON *experts;
 
 	json_add_text(r->json, "ds_version", *f->ds_version ? f->ds_version : NULL);
-	add_known(r->json, "stage", f->zero3 ? 3 : f->stage);
-	add_known(r->json, "global_step", f->global_steps);
+	json_add_known(r->json, "stage", f->zero3 ? 3 : f->stage);
+	json_add_known(r->json, "global_step", f->global_steps);
 	json_add_int(r->json, "dp_degree", c->dp);
 	json_add_int(r->json, "mp_degree", c->tp * c->pp);
 	json_add_int(r->json, "tp_degree", c->tp);
