@@ -8,7 +8,6 @@
  * if they have each combination of these numbers; else each has a line of its own.
  */
 #include <cJSON.h>
-#include <ctype.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -104,6 +103,7 @@ struct line {
 	const struct folded *v;
 	size_t n;
 	size_t counts[NUMBERS_MAX]; /* different numbers of each place */
+	char *name;
 };
 
 /* The k-th of the numbers of a place.  Behind it come all combinations of later places. */
@@ -175,14 +175,14 @@ static char *line_name(const struct line *l)
 	return bytebuf_take_text(&text);
 }
 
-static const char *shape_text(const struct param *p, const char *by, char buf[SHAPE_LEN])
+static const char *shape_text(const struct param *p, char buf[SHAPE_LEN])
 {
 	size_t n = 0;
 
 	if (p->ndim == 0)
 		return "scalar";
 	for (unsigned i = 0; i < p->ndim; i++)
-		n += (size_t)snprintf(buf + n, SHAPE_LEN - n, "%s%" PRIu64, i ? by : "",
+		n += (size_t)snprintf(buf + n, SHAPE_LEN - n, "%s%" PRIu64, i ? " x " : "",
 				      p->shape[i]);
 	return buf;
 }
@@ -196,10 +196,7 @@ static void add_json(cJSON *table, const struct report *r, const struct param *p
 	for (unsigned i = 0; shape && i < p->ndim; i++)
 		cJSON_AddItemToArray(shape, cJSON_CreateNumber((double)p->shape[i]));
 	json_add_int(o, "elements", (int64_t)p->numel);
-	if (p->first)
-		json_add_int(o, "group", group_of(p));
-	else
-		cJSON_AddNullToObject(o, "group");
+	json_add_known(o, "group", group_of(p));
 	if (!r->c->ranks)
 		cJSON_AddStringToObject(o, "dtype", dtype_name(p->dtype));
 }
@@ -208,11 +205,8 @@ static void add_line(struct report *r, const struct line *l, int width)
 {
 	const struct param *p = l->v->p;
 	char shape[SHAPE_LEN], elements[SIZE_TEXT_LEN], times[24] = "", group[24];
-	char *name = line_name(l);
-	const int n = name ? bytebuf_add_shown(&r->text, name) : 0;
+	const int n = bytebuf_add_shown(&r->text, l->name);
 
-	r->text.failed |= !name;
-	free(name);
 	if (l->n > 1)
 		snprintf(times, sizeof(times), "x%zu", l->n);
 	if (p->first)
@@ -221,7 +215,7 @@ static void add_line(struct report *r, const struct line *l, int width)
 		snprintf(group, sizeof(group), "%s",
 			 r->c->ranks ? "module" : dtype_name(p->dtype));
 	bytebuf_add_format(&r->text, "%*s  %16s  %5s  %8s  %s\n", n < width ? width - n : 0, "",
-			   shape_text(p, " x ", shape), times,
+			   shape_text(p, shape), times,
 			   count_short(p->numel * l->n, elements), group);
 }
 
@@ -259,19 +253,39 @@ static size_t make_lines(struct line *lines, struct folded *v, size_t n, bool ea
 	return made;
 }
 
+/* Make the names.  False when memory runs out. */
+static bool name_lines(struct line *lines, size_t n)
+{
+	bool ok = true;
+
+	for (size_t i = 0; ok && i < n; i++) {
+		lines[i].name = line_name(&lines[i]);
+		ok = lines[i].name;
+	}
+	return ok;
+}
+
 static int name_width(const struct line *lines, size_t n)
 {
 	size_t width = strlen("parameter");
 
 	for (size_t i = 0; i < n; i++) {
-		char *name = line_name(&lines[i]);
-		const size_t len = name ? strlen(name) : 0;
+		const size_t len = strlen(lines[i].name);
 
 		if (len > width)
 			width = len < NAME_COLUMNS_MAX ? len : NAME_COLUMNS_MAX;
-		free(name);
 	}
 	return (int)width;
+}
+
+static void add_text(struct report *r, const struct line *lines, size_t n)
+{
+	const int width = name_width(lines, n);
+
+	bytebuf_add_format(&r->text, "\n%-*s  %16s  %5s  %8s  %s\n", width, "parameter", "shape",
+			   "", "elements", r->c->ranks ? "group" : "type");
+	for (size_t i = 0; i < n; i++)
+		add_line(r, &lines[i], width);
 }
 
 void info_parameters(struct report *r, bool each)
@@ -282,7 +296,6 @@ void info_parameters(struct report *r, bool each)
 	struct line *lines = calloc(n + 1, sizeof(*lines));
 	size_t nlines = 0;
 	bool ok = v && lines;
-	int width;
 
 	for (size_t i = 0; i < n; i++)
 		add_json(table, r, &r->c->params[i]);
@@ -290,14 +303,14 @@ void info_parameters(struct report *r, bool each)
 		ok = fold_name(&v[i], &r->c->params[i]);
 	if (ok && n)
 		nlines = make_lines(lines, v, n, each);
-	width = name_width(lines, nlines);
-	bytebuf_add_format(&r->text, "\n%-*s  %16s  %5s  %8s  %s\n", width, "parameter", "shape",
-			   "", "elements", r->c->ranks ? "group" : "type");
-	for (size_t i = 0; i < nlines; i++)
-		add_line(r, &lines[i], width);
+	ok = ok && name_lines(lines, nlines);
+	if (ok)
+		add_text(r, lines, nlines);
 	r->text.failed |= !ok;
 	for (size_t i = 0; v && i < n; i++)
 		free((char *)v[i].key);
+	for (size_t i = 0; i < nlines; i++)
+		free(lines[i].name);
 	free(v);
 	free(lines);
 }
