@@ -226,6 +226,7 @@ int uckpt_file_tensors(struct uckpt_file *f,
 #define UCKPT_QUICK 2u	/* info: read one rank's files only */
 #define UCKPT_DATA 4u	/* check: read tensors, too */
 #define UCKPT_STRICT 8u /* diff: other types are differences, too */
+#define UCKPT_HTML 32u	/* info: an HTML page, with a picture of where elements lie */
 #define UCKPT_ALL 16u	/* info: a line for each parameter; diff: also what is equal */
 
 /* 0, or 1 if problems were found. */

@@ -31,6 +31,10 @@ int cmd_pack(struct uckpt *u, int argc, char **argv);
 int cmd_unpack(struct uckpt *u, int argc, char **argv);
 int cmd_extents(struct uckpt *u, int argc, char **argv);
 
+/* What the library says goes to the terminal, and its reports to standard output.  Their
+ * `arg` is not used. */
+extern const struct uckpt_calls cmd_calls;
+
 /* Return the exit code of a command that reports: `rc`, or after an error its message and
  * `failed`. */
 int cmd_exit(int rc, const struct uckpt_error *err, enum cmd_exit failed);

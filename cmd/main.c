@@ -120,7 +120,7 @@ static void put_report(void *arg, const char *text, size_t len)
 	fwrite(text, 1, len, stdout);
 }
 
-static const struct uckpt_calls calls = {
+const struct uckpt_calls cmd_calls = {
 	.warning = say_warning,
 	.note = say_note,
 	.progress = progress_show,
@@ -153,7 +153,7 @@ int main(int argc, char **arguments)
 		cmd_say("out of memory");
 		return CMD_FAILED;
 	}
-	uckpt_set_calls(u, &calls);
+	uckpt_set_calls(u, &cmd_calls);
 	meter_start("ucckpt");
 	for (; !rc && argc > 2 && strcmp(argv[1], "-o") == 0;
 	     argc -= 2, argv += 2)

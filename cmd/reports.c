@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ucckpt info, check, diff: each calls a function of the library, which reports. */
+#include <errno.h>
 #include <getopt.h>
+#include <stdio.h>
+#include <string.h>
 
 #include "ckpt/base/array.h"
 #include "cmd/cmd.h"
@@ -9,26 +12,61 @@
 typedef int report_fn(struct uckpt *u, const char *const *paths, size_t n, unsigned flags,
 		      struct uckpt_error *err);
 
-/* Report on the directories that are named.  `flags`: those of the options, once parsed. */
-static int run_report(struct uckpt *u, int argc, char **argv, const struct cmd_syntax *syntax,
-		      const unsigned *flags, report_fn *fn)
+/* Report on the directories that are named. */
+static int run_report(struct uckpt *u, int argc, char **argv, unsigned flags, report_fn *fn)
 {
 	struct uckpt_error err = { "" };
-	int status;
 
-	if (!cmd_parse(u, argc, argv, syntax, &status))
-		return status;
 	progress_catch_signals();
-	status = fn(u, (const char *const *)argv + optind, (size_t)(argc - optind), *flags, &err);
-	return progress_exit(status, argv[0],
+	return progress_exit(fn(u, (const char *const *)argv + optind, (size_t)(argc - optind), flags,
+				&err), argv[0],
 			     "nothing was written; the same command begins again, and --part I/N checks a part",
 			     &err, CMD_FAILED);
+}
+
+/* A page that is to be written, and how that ended. */
+struct page {
+	const char *path;
+	int rc;
+};
+
+/* Write a page, which is whole, so that an older one is lost only to a newer one. */
+static void write_page(void *arg, const char *text, size_t len)
+{
+	struct page *page = arg;
+	FILE *f = fopen(page->path, "we");
+
+	if (!f || fwrite(text, 1, len, f) != len)
+		page->rc = -errno;
+	if (f && fclose(f))
+		page->rc = -errno;
+}
+
+static int info_page(struct uckpt *u, int argc, char **argv, unsigned flags, const char *path)
+{
+	struct page page = { .path = path };
+	struct uckpt_calls calls = cmd_calls;
+	int status;
+
+	calls.arg = &page;
+	if (strcmp(path, "-") != 0)
+		calls.report = write_page;
+	uckpt_set_calls(u, &calls);
+	status = run_report(u, argc, argv, flags | UCKPT_HTML, uckpt_info);
+	if (!page.rc)
+		return status;
+	cmd_say("%s: cannot be written: %s", path, strerror(-page.rc));
+	return CMD_FAILED;
 }
 
 int cmd_info(struct uckpt *u, int argc, char **argv)
 {
 	unsigned flags = 0;
+	const char *html = NULL;
 	const struct cmd_option options[] = {
+		{ "html", 0, "FILE",
+		  "write a page with all of it, and a picture of which file has which\n"
+		  "elements of which parameter; - is standard output", .text = &html },
 		{ "json", .help = "print JSON", .flags = &flags, .bit = UCKPT_JSON },
 		{ "parameters",
 		  .help = "a line for each parameter, not one for those of all layers",
@@ -37,7 +75,7 @@ int cmd_info(struct uckpt *u, int argc, char **argv)
 		  .flags = &flags, .bit = UCKPT_QUICK },
 	};
 	const struct cmd_syntax syntax = {
-		"usage: ucckpt info [--json] [--parameters] [--quick] DIRECTORY...\n"
+		"usage: ucckpt info [--html FILE] [--json] [--parameters] [--quick] DIRECTORY...\n"
 		"\n"
 		"Describe the checkpoint in DIRECTORY (of a tag, or of a run: all its tags, and the\n"
 		"newest one) or its Hugging Face weights, and list everything that is missing or\n"
@@ -46,7 +84,15 @@ int cmd_info(struct uckpt *u, int argc, char **argv)
 		options, COUNT(options), 0, "a DIRECTORY",
 	};
 
-	return run_report(u, argc, argv, &syntax, &flags, uckpt_info);
+	int status;
+
+	if (!cmd_parse(u, argc, argv, &syntax, &status))
+		return status;
+	if (html && flags & UCKPT_JSON)
+		return cmd_usage("info", "--html and --json exclude each other");
+	if (html)
+		return info_page(u, argc, argv, flags, html);
+	return run_report(u, argc, argv, flags, uckpt_info);
 }
 
 int cmd_check(struct uckpt *u, int argc, char **argv)
@@ -69,7 +115,11 @@ int cmd_check(struct uckpt *u, int argc, char **argv)
 		options, COUNT(options), 0, "a DIRECTORY",
 	};
 
-	return run_report(u, argc, argv, &syntax, &flags, uckpt_check);
+	int status;
+
+	if (!cmd_parse(u, argc, argv, &syntax, &status))
+		return status;
+	return run_report(u, argc, argv, flags, uckpt_check);
 }
 
 int cmd_diff(struct uckpt *u, int argc, char **argv)

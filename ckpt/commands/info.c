@@ -2,7 +2,8 @@
 /*
  * uckpt_info: what a checkpoint is, and all problems that can be found without
  * reading tensors (report.h).  As text: facts, the table of parameters, and the
- * problems last, where they remain visible on a terminal.  As JSON, to whose keys some
+ * problems last, where they remain visible on a terminal.  As a page with both and a
+ * picture (info_html.h).  As JSON, to whose keys some
  * may be added; none is ever removed.
  */
 #include <cJSON.h>
@@ -16,6 +17,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/json.h"
 #include "ckpt/base/text.h"
+#include "ckpt/commands/info_html.h"
 #include "ckpt/commands/info_impl.h"
 #include "ckpt/commands/report.h"
 #include "ckpt/commands/settings.h"
@@ -31,6 +33,7 @@ struct info {
 	struct report report;
 	bool quick, each;
 	struct sidecars sidecars;
+	size_t facts, table, end; /* where the facts of the text and its table begin and end */
 };
 
 static bool are_alike(const struct expert_layer *a, const struct expert_layer *b)
@@ -294,7 +297,9 @@ static int add_contents(struct info *info, struct errmsg *err)
 	if (rank && find_sidecars(info, settings->tree.plan.hf_config, err))
 		return -ENOMEM;
 	add_config(info);
+	info->table = r->text.len;
 	info_parameters(r, info->each);
+	info->end = r->text.len;
 	if (rank && !info->quick)
 		report_add_problems(r, true);
 	report_add_lost(r);
@@ -303,22 +308,39 @@ static int add_contents(struct info *info, struct errmsg *err)
 	return 0;
 }
 
+/* End the report with a page that is made of it. */
+static int end_html(struct info *info, const char *whole, struct errmsg *err)
+{
+	struct report *r = &info->report;
+	struct bytebuf page = { 0 };
+
+	if (!r->plan)
+		info->table = info->end = r->text.len;
+	report_finish(r, whole);
+	page.failed = r->text.failed;
+	info_html(r, info->facts, info->table, info->end, &page);
+	return report_emit_text(r->u, &page, NULL, err) ?: r->problems.n > 0;
+}
+
 int uckpt_info(struct uckpt *u, const char *const *paths, size_t n,
 	       unsigned flags, struct uckpt_error *error)
 {
 	struct errmsg *err = errmsg_of(error);
 	struct info info = { .report.u = u, .quick = flags & UCKPT_QUICK, .each = flags & UCKPT_ALL };
+	const char *whole = info.quick ? "no problems found in one rank's files (--quick)"
+				       : "no problems found";
 	struct report *r = &info.report;
 	int rc = report_open(r, paths, n, flags, err);
 
 	if (!rc) {
 		info_tags(r);
+		info.facts = r->text.len;
 		report_begin(r);
 		cJSON_AddBoolToObject(r->json, "quick", info.quick);
 		rc = r->plan ? add_contents(&info, err) : 0;
 	}
-	rc = rc ?: report_end(r, info.quick ? "no problems found in one rank's files (--quick)"
-					    : "no problems found", err);
+	if (!rc)
+		rc = flags & UCKPT_HTML ? end_html(&info, whole, err) : report_end(r, whole, err);
 	sidecars_done(&info.sidecars);
 	report_close(r);
 	return rc;

@@ -29,8 +29,6 @@
 #include "ckpt/views/plan.h"
 #include "ckpt/views/recut.h"
 
-#define LABEL_LEN 16
-
 /* At most this many tags are named. */
 #define NAMED_MAX 16
 
@@ -145,7 +143,7 @@ int report_open(struct report *r, const char *const *paths, size_t n, unsigned f
 
 	if (rc)
 		return rc;
-	r->json = flags & UCKPT_JSON ? cJSON_CreateObject() : NULL;
+	r->json = flags & (UCKPT_JSON | UCKPT_HTML) ? cJSON_CreateObject() : NULL;
 	warn_of_choice(r, r->path);
 	rc = plan_open(r->u, r->dir, &options, &r->plan, &why);
 	if (!rc) {
@@ -248,7 +246,7 @@ void report_line(struct report *r, const char *label, const char *fmt, ...)
 	if (vasprintf(&value, fmt, ap) < 0) {
 		r->text.failed = true;
 	} else {
-		bytebuf_add_format(&r->text, "%-*s", LABEL_LEN, label);
+		bytebuf_add_format(&r->text, "%-*s", REPORT_LABEL, label);
 		bytebuf_add_shown(&r->text, value);
 		bytebuf_add_str(&r->text, "\n");
 		free(value);
@@ -275,7 +273,7 @@ void report_begin(struct report *r)
 	cJSON_AddStringToObject(r->json, "chosen", choices[r->choice].word);
 }
 
-int report_end(struct report *r, const char *whole, struct errmsg *err)
+void report_finish(struct report *r, const char *whole)
 {
 	const struct {
 		const char *key, *line;
@@ -294,6 +292,13 @@ int report_end(struct report *r, const char *whole, struct errmsg *err)
 	}
 	if (!r->problems.n)
 		bytebuf_add_format(&r->text, "%s\n", whole);
+}
+
+int report_end(struct report *r, const char *whole, struct errmsg *err)
+{
+	cJSON *json = r->json;
+
+	report_finish(r, whole);
 	r->json = NULL;
 	return report_emit_text(r->u, &r->text, json, err) ?: r->problems.n > 0;
 }

@@ -89,6 +89,8 @@ void report_add_problems(struct report *r, bool all);
 void report_add_lost(struct report *r);
 void report_add_warnings(struct report *r);
 
+#define REPORT_LABEL 16 /* columns of a label */
+
 /* Add a line to the text: a label, and what it is of, formatted like printf and as it may
  * be shown (utf8_show). */
 void report_line(struct report *r, const char *label, const char *fmt, ...)
@@ -97,8 +99,11 @@ void report_line(struct report *r, const char *label, const char *fmt, ...)
 /* Say which directory the text and the JSON are of. */
 void report_begin(struct report *r);
 
-/* End both with notes, warnings and problems, the text with `whole` if there are none, and
- * tell the caller of the library.  Returns 1 if there are problems, or -ENOMEM. */
+/* End both with notes, warnings and problems, the text with `whole` if there are none. */
+void report_finish(struct report *r, const char *whole);
+
+/* The same, and tell the caller of the library.  Returns 1 if there are problems, or
+ * -ENOMEM. */
 int report_end(struct report *r, const char *whole, struct errmsg *err);
 
 /* Tell the caller of the library `text`, or `root` if there is one.  Deletes both.

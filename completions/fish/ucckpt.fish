@@ -11,6 +11,7 @@ complete -c ucckpt -n '__fish_seen_subcommand_from info check ls cat extract con
 complete -c ucckpt -n '__fish_seen_subcommand_from extents unpack' -F
 complete -c ucckpt -n '__fish_seen_subcommand_from info check diff extents' -l json
 complete -c ucckpt -n '__fish_seen_subcommand_from ls' -s l -l long -d 'Sizes and times'
+complete -c ucckpt -n '__fish_seen_subcommand_from info' -l html -r
 complete -c ucckpt -n '__fish_seen_subcommand_from info' -l quick
 complete -c ucckpt -n '__fish_seen_subcommand_from info' -l parameters
 complete -c ucckpt -n '__fish_seen_subcommand_from check' -l data

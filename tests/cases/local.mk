@@ -78,7 +78,7 @@ scripts += \
 	%D%/python/python.sh \
 	%D%/ucckpt/clean.sh \
 	%D%/ucckpt/hf_config.sh \
-	%D%/ucckpt/info.sh %D%/ucckpt/parts.sh \
+	%D%/ucckpt/info.sh %D%/ucckpt/info_html.sh %D%/ucckpt/parts.sh \
 	%D%/ucckpt/check.sh \
 	%D%/ucckpt/recut.sh \
 	%D%/ucckpt/convert_fail.sh \
