@@ -278,6 +278,9 @@ static int add_tensor(struct reader *r, const char *const *path, unsigned depth,
 	if (!d.shared && depth == 4 && d.ndim &&
 	    (d.numel != t->numel || !crc != !k->crc || (crc && crc != k->crc)))
 		return refuse_flat(r, t);
+	/* All ranks have stepped equally often; a model's own numbers may differ. */
+	if (depth == 4 && strcmp(path[3], "step") == 0 && crc && k->crc && crc != k->crc)
+		return fail(r, t, "is another number than on other ranks: their files are of different saves");
 	if (!t->is_tensor || t->dtype != d.dtype || t->ndim != d.ndim || k->shared != d.shared ||
 	    memcmp(t->shape, d.shape, d.ndim * sizeof(*d.shape)))
 		return fail(r, t, "has another shape or type on another rank");
@@ -315,8 +318,11 @@ static int add_model(struct reader *r)
 		const char *path[] = { r->x->rank_model, value_cstr(d->v[i].key) };
 		const char *dot = strrchr(path[1], '.');
 
-		if (!value_is_cstr(d->v[i].key) || !tensor_is_any(d->v[i].val))
+		if (!tensor_is_any(d->v[i].val))
 			continue;
+		if (!value_is_cstr(d->v[i].key))
+			return errmsg_set(r->err, -ENOTSUP,
+					  "%s: has a tensor whose key is no name", r->name);
 		dot = dot ? dot + 1 : path[1];
 		if (strcmp(dot, "_flat_param") == 0 || strcmp(dot, "flat_param") == 0)
 			return errmsg_set(

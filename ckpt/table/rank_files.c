@@ -145,6 +145,10 @@ static int take(struct choosing *c, const struct found *first, size_t *count)
 				c->dir, x->name, first->name);
 		if (x->f.rank != n)
 			break;
+		if (world && n == world)
+			return errmsg_set(c->err, -EBADMSG,
+					  "%s/%s: is of another save: there were %u ranks, numbered from 0 on",
+					  c->dir, x->name, world);
 		out[n] = strdup(x->name);
 		if (!out[n])
 			return errmsg_nomem(c->err, c->dir);

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # FSDP checkpoints that ranks saved by torch.save: all views have the same numbers; of a run the
 # actor of the newest whole step is taken, and the configuration beside it; one of several models
-# is chosen; damage is found.  test_good.c compares the tensors with the truth.
+# is chosen; damage is found, and files of several saves.  test_good.c compares the tensors with the truth.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 
@@ -57,4 +57,16 @@ check "damage" grep -q "optim_world_size_3_rank_1.pt" <(ucckpt check --data "$tm
 cp "$good/fsdp_verl_dp3/global_step_3/actor/"{model_world_size_3_rank_1.pt,optim_world_size_3_rank_1.pt} "$tmp/bad"
 mv "$tmp/bad/model_world_size_3_rank_1.pt" "$tmp/bad/model_world_size_3_rank_0.pt"
 check "files in each other's place" grep -q "missing" <(ucckpt info "$tmp/bad")
+
+# Files of several saves: an optimizer that has made another number of steps, told by its checksum,
+# and a rank that the others do not count.
+cp -r "$good/fsdp_verl_dp3/global_step_3/actor" "$tmp/mixed"
+file=$tmp/mixed/optim_world_size_3_rank_1.pt
+LC_ALL=C sed -i 's/\x89\xd1\xe1\xa7/\xc7\x06\x1b\x6c/g' "$file"
+check "other steps" grep -q "optim_world_size_3_rank_1.pt: .*step: .*different saves" \
+	<(ucckpt info "$tmp/mixed" 2>&1)
+cp "$good/fsdp_verl_dp3/global_step_3/actor/optim_world_size_3_rank_1.pt" "$file"
+cp "$tmp/mixed/model_world_size_3_rank_2.pt" "$tmp/mixed/model_world_size_3_rank_3.pt"
+check "one rank more" grep -q "model_world_size_3_rank_3.pt: .*there were 3 ranks" \
+	<(ucckpt info "$tmp/mixed" 2>&1)
 finish
