@@ -114,6 +114,14 @@ static int compare_file(void *ctx, size_t i, struct errmsg *err)
 	return rc > 0 ? -EEXIST : rc;
 }
 
+/* Compare the names and the sizes of the tree; `more` entries beside it are known. */
+static int compare_names(struct same *s, size_t more)
+{
+	return count_entries(s, ".")
+		       ?: plan_walk(s->p, compare_entry, s, NULL)
+		       ?: (s->found + more == s->there ? 0 : -EEXIST);
+}
+
 /*
  * Compare a directory with the tree of a plan, first the names and the sizes, then the
  * bytes, of which `progress` counts those that are equal.  Returns 0 if the directory has
@@ -127,10 +135,7 @@ static int compare_tree(struct plan *p, const char *dir, unsigned width, struct 
 	s.dir = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (s.dir < 0)
 		return -errno;
-	rc = count_entries(&s, ".")
-		     ?: plan_walk(p, compare_entry, &s, NULL)
-		     ?: (s.found == s.there ? 0 : -EEXIST)
-		     ?: parallel_for(s.n, width, compare_file, &s, NULL);
+	rc = compare_names(&s, 0) ?: parallel_for(s.n, width, compare_file, &s, NULL);
 	close(s.dir);
 	arena_done(&s.arena);
 	return rc;
@@ -287,8 +292,24 @@ static unsigned count_missing(const struct convert *c, int dir)
 	return missing;
 }
 
+/* Has the directory what the journals say, after a machine has failed, or someone tidied up? */
+static int check_parts(const struct convert *c, const struct output *out, struct progress *progress,
+		       struct errmsg *err)
+{
+	struct same s = { .p = c->plan, .dir = out->fd, .progress = progress };
+	const int rc = compare_names(&s, c->s->share.parts);
+
+	arena_done(&s.arena);
+	if (!rc || rc == -EINTR || rc == -ENOMEM)
+		return rc;
+	return errmsg_set(err, -EBADMSG,
+			  "%s: has not the files that its parts wrote: run all parts again, or remove it",
+			  out->tmp);
+}
+
 /* Give the directory its name if all parts are complete.  Another process may have. */
-static int finish_parts(const struct convert *c, struct output *out, struct errmsg *err)
+static int finish_parts(const struct convert *c, struct output *out, struct progress *progress,
+			struct errmsg *err)
 {
 	const struct errmsg_sink notes = context_notes(c->u);
 	const unsigned parts = c->s->share.parts;
@@ -307,6 +328,9 @@ static int finish_parts(const struct convert *c, struct output *out, struct errm
 			   c->s->share.part, parts, missing, c->dest);
 		return 0;
 	}
+	rc = check_parts(c, out, progress, err);
+	if (rc)
+		return rc;
 	rc = output_commit(out, pointer_of(c), err);
 	if (rc && fstat(out->fd, &mine) == 0 && stat(c->dest, &there) == 0 &&
 	    mine.st_ino == there.st_ino && mine.st_dev == there.st_dev)
@@ -336,7 +360,10 @@ static int write_part(struct convert *c, struct progress *progress, struct errms
 		return rc;
 	journal_name(c->s->share.part, name);
 	rc = resume_open(&resume, out.fd, name, false, identity, err);
-	if (!rc) {
+	if (rc == -EWOULDBLOCK) {
+		errmsg_set(err, rc, "%s: another process writes part %u of %u", out.tmp,
+			   c->s->share.part, c->s->share.parts);
+	} else if (!rc) {
 		rc = write_files(c, &out, progress, &resume, err);
 		if (!rc && (rc = resume_complete(&resume)))
 			errmsg_set(err, rc, "%s: cannot sync: %s", c->dest, strerror(-rc));
@@ -344,7 +371,7 @@ static int write_part(struct convert *c, struct progress *progress, struct errms
 			c->kept = resume_flush(&resume);
 		resume_close(&resume);
 	}
-	rc = rc ?: finish_parts(c, &out, err);
+	rc = rc ?: finish_parts(c, &out, progress, err);
 	output_keep(&out);
 	output_close(&out);
 	return rc;

@@ -34,6 +34,19 @@ check "nothing else is left" test "$(find parts -mindepth 1 -maxdepth 1 -name '.
 convert 3/4
 check "once more finds it: $(cat said.3)" grep -q "was there, with the same files" said.3
 
+# A complete part loses a file before the last one ends, and writes it again; or it runs twice.
+again() { ucckpt convert --part "$1" "$source" parts/again >said 2>&1; }
+again 1/2
+shared=$(find parts -mindepth 1 -maxdepth 1 -name '.again.parts-2-*')
+rm "$(find "$shared" -name fp32.pt | head -n 1)"
+again 2/2
+check "a file is missing: $(cat said)" grep -q "$shared: has not the files that its parts wrote" said
+check "and nothing gets its name" test ! -e parts/again
+flock "$shared/.ucfs-convert.1" "$(command -v ucckpt)" convert --part 1/2 "$source" parts/again >said 2>&1
+check "twice at once: $(cat said)" grep -q "another process writes part 1 of 2" said
+again 1/2
+check "it is there again" diff -r one/out parts/again
+
 # All at once: whoever is last.
 for part in 1 2 3 4; do
 	ucckpt convert --view hf --hf_shard_size 10KB --part $part/4 "$source" parts/hf >/dev/null 2>&1 &
