@@ -211,6 +211,13 @@ int dcp_numbers_match(struct dcp_reader *f, struct dcp_entry *const *tensors, si
 		      struct dcp_entry **found)
 {
 	const size_t count = count_params(f->o);
+
+	/* Most dicts are none of the model, and there may be many. */
+	if (n < count)
+		return ERRMSG_FILE(f, -ENOTSUP,
+			"the optimizer has %zu parameters, which have no names, and the model %zu tensors",
+			count, n);
+
 	struct matching m = { .f = f,
 			      .tensors = calloc(n + 1, sizeof(*m.tensors)),
 			      .n = n,

@@ -36,7 +36,7 @@ static const struct row {
 	{ "a=", { "a" }, "0" },
 	{ "ab=a", { "aba" }, "013" },
 	{ "abc", { "acb" }, "parameter 2 of the optimizer, which has no names: the model has none" },
-	{ "ab", { "aba" }, "none of its shape in that place" },
+	{ "ab", { "aba" }, "has 3 parameters, which have no names, and the model 2 tensors" },
 	{ "ab", { "d" }, "parameter 0" },
 	{ "aab", { "ab" }, "parameter 0 of the optimizer, which has no names, may be 0 or 1" },
 	{ "ab=b", { "ab" }, "may be 1 or 3" },
