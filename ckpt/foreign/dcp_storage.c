@@ -104,7 +104,7 @@ static int record_open(struct record *x, const struct dcp_storage *b, const stru
 	static const struct source_ops ops = { .read = record_read, .close = record_source_close };
 	struct source src = { .size = c->len, .fd = -1, .ops = &ops, .ctx = x };
 
-	*x = (struct record){ .b = b, .c = c, .small = b->small && c->len <= SMALL && t->numel <= 1 };
+	*x = (struct record){ .b = b, .c = c, .small = b->small && c->len <= SMALL };
 	if (asprintf(&x->name, "%s: %s", shards_path(b->shards, c->file), t->key) < 0)
 		return errmsg_nomem(err, t->key);
 	src.name = x->name;

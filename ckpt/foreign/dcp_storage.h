@@ -22,8 +22,9 @@ struct dcp_storage {
 	struct dcp_small *small; /* DCP_SMALL of these while one thread loads it, else NULL */
 };
 
-/* Small records that lie close together are read together: objects, and steps of an optimizer, in
- * files that are read in turn, and not kept open: there may be one for each.  Begins with zeros. */
+/* Small records that lie close together are read together: objects, steps of an optimizer, small
+ * tensors, in files that are read in turn, and not kept open: there may be one for each.  Begins
+ * with zeros. */
 #define DCP_SMALL 4
 struct dcp_small {
 	struct source src; /* without a name: not open */
