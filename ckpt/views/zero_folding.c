@@ -79,7 +79,7 @@ struct value *recut_lay_out_expert(const struct recut *s, const struct tag_file 
 				   struct file_layout *d)
 {
 	const struct recut_group *g = find_experts(&s->mp[f->id.mp]);
-	const struct value *old;
+	struct value *old;
 	struct value_field folding;
 	int64_t size = 1, rank = 0;
 
@@ -97,7 +97,7 @@ struct value *recut_lay_out_expert(const struct recut *s, const struct tag_file 
 	};
 
 	folding = (struct value_field){
-		KEY_FOLDING, value_edit(&d->a, value_find(d->old.root, KEY_FOLDING), fields, COUNT(fields))
+		KEY_FOLDING, value_edit(&d->a, old, fields, COUNT(fields))
 	};
 	return value_edit(&d->a, d->old.root, &folding, 1);
 }
