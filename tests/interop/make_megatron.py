@@ -15,12 +15,13 @@ import os
 import re
 import shutil
 import sys
-import traceback
 import zlib
 
 import numpy
 import torch
 import torch.distributed as dist
+
+import forked
 
 # Version of megatron-core, ranks, sizes of parallel groups, the form of the optimizer's states.
 CASES = {
@@ -203,13 +204,7 @@ def main(source, output, case):
         os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(CASES[case][1]))
         pid = os.fork()
         if not pid:
-            status = 1
-            try:
-                save(rank, case, output)
-                status = 0
-            except Exception:
-                traceback.print_exc()
-            os._exit(status) # Megatron's writers would wait
+            forked.work_and_exit(save, rank, case, output)
         children.append(pid)
     return max(os.waitpid(pid, 0)[1] for pid in children) != 0
 

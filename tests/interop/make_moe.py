@@ -28,7 +28,6 @@ import re
 import shutil
 import sys
 import tempfile
-import traceback
 import types
 
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
@@ -42,6 +41,7 @@ import torch.nn.functional as F
 
 import deepspeed
 
+import forked
 import make_digests
 import no_shm  # noqa: F401
 
@@ -323,15 +323,7 @@ def run_rank(work, case, rank, folder):
     with open(os.path.join(folder, f"log.{rank}"), "w") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
-        code = 1
-        try:
-            work(case, rank, folder)
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+        forked.work_and_exit(work, case, rank, folder)
 
 
 def run_ranks(work, case, folder):

@@ -16,6 +16,7 @@ import os
 import subprocess
 import sys
 
+import forked
 import make_moe
 import torch
 import torch.distributed
@@ -96,18 +97,6 @@ def config(case):
     })
 
 
-def batch(step, rank, ranks):
-    random = torch.Generator().manual_seed(step)
-    rows = torch.randint(0, make_moe.VOCABULARY, (ROWS, 5), generator=random)
-    return rows[rank * ROWS // ranks:(rank + 1) * ROWS // ranks]
-
-
-def mean(loss, ranks):
-    total = loss.detach().double() / ranks
-    torch.distributed.all_reduce(total)
-    return total.item()
-
-
 def make_engine(case, seed):
     torch.manual_seed(seed)
     model = Net()
@@ -119,17 +108,11 @@ def make_engine(case, seed):
 def steps(case, engine, rank, numbers):
     losses = []
     for i in numbers:
-        loss = engine(batch(i, rank // case["tp"], case["dp"]))
-        losses.append(mean(loss, case["world"]))
+        loss = engine(forked.batch(i, ROWS, make_moe.VOCABULARY, rank // case["tp"], case["dp"]))
+        losses.append(forked.mean(loss, case["world"]))
         engine.backward(loss)
         engine.step()
     return losses
-
-
-def finish(case, rank, folder, losses):
-    if rank == 0:
-        torch.save(losses, os.path.join(folder, case["name"]))
-    torch.distributed.barrier()
 
 
 def train(case, rank, folder):
@@ -137,7 +120,7 @@ def train(case, rank, folder):
     engine = make_engine(case, 4)
     steps(case, engine, rank, range(STEPS))
     engine.save_checkpoint(folder, tag="tag")
-    finish(case, rank, folder, steps(case, engine, rank, range(STEPS, STEPS + MORE)))
+    forked.finish(case, rank, folder, steps(case, engine, rank, range(STEPS, STEPS + MORE)))
 
 
 def follow(case, rank, folder):
@@ -145,7 +128,7 @@ def follow(case, rank, folder):
     engine = make_engine(case, 5)
     path, _ = engine.load_checkpoint(folder + ".mnt", tag=case["name"].split(".")[0])
     assert path, "nothing was loaded"
-    finish(case, rank, folder, steps(case, engine, rank, range(STEPS, STEPS + MORE)))
+    forked.finish(case, rank, folder, steps(case, engine, rank, range(STEPS, STEPS + MORE)))
 
 
 def follow_fsdp(case, rank, folder):
@@ -166,12 +149,12 @@ def follow_fsdp(case, rank, folder):
                               optim_state_dict=state["optim"])
     losses = []
     for i in range(STEPS, STEPS + MORE):
-        loss = model(batch(i, rank, world))
-        losses.append(mean(loss, world))
+        loss = model(forked.batch(i, ROWS, make_moe.VOCABULARY, rank, world))
+        losses.append(forked.mean(loss, world))
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-    finish(case, rank, folder, losses)
+    forked.finish(case, rank, folder, losses)
 
 
 def compare(folder, name, expected, what):

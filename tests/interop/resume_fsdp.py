@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 
+import forked
 import make_fsdp_ranks
 import make_moe
 import torch
@@ -27,18 +28,6 @@ ROWS = 6
 OPTIONS = dict(lr=1e-2, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
 
 
-def batch(step, rank, ranks):
-    random = torch.Generator().manual_seed(step)
-    rows = torch.randint(0, make_fsdp_ranks.V, (ROWS, 5), generator=random)
-    return rows[rank * ROWS // ranks:(rank + 1) * ROWS // ranks]
-
-
-def mean(loss, ranks):
-    total = loss.detach().double() / ranks
-    torch.distributed.all_reduce(total)
-    return total.item()
-
-
 def net(seed):
     torch.manual_seed(seed)
     return make_fsdp_ranks.Net(tied=True, width=7)
@@ -46,12 +35,6 @@ def net(seed):
 
 def join(case, rank, folder):
     make_moe.join_ranks(case, rank, os.path.join(folder, "rendezvous." + case["name"]))
-
-
-def finish(case, rank, folder, losses):
-    if rank == 0:
-        torch.save(losses, os.path.join(folder, case["name"]))
-    torch.distributed.barrier()
 
 
 def train(case, rank, folder):
@@ -66,12 +49,12 @@ def train(case, rank, folder):
         if i == STEPS:
             make_fsdp_ranks.save_verl(os.path.join(folder, "run/global_step_3/actor"), world, rank,
                                       model.state_dict(), optimizer.state_dict())
-        loss = model(batch(i, rank, world))
-        losses.append(mean(loss, world))
+        loss = model(forked.batch(i, ROWS, make_fsdp_ranks.V, rank, world))
+        losses.append(forked.mean(loss, world))
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-    finish(case, rank, folder, losses[STEPS:])
+    forked.finish(case, rank, folder, losses[STEPS:])
 
 
 def follow(case, rank, folder):
@@ -90,11 +73,11 @@ def follow(case, rank, folder):
     assert path, "nothing was loaded"
     losses = []
     for i in range(STEPS, STEPS + MORE):
-        loss = engine(batch(i, rank, world))
-        losses.append(mean(loss, world))
+        loss = engine(forked.batch(i, ROWS, make_fsdp_ranks.V, rank, world))
+        losses.append(forked.mean(loss, world))
         engine.backward(loss)
         engine.step()
-    finish(case, rank, folder, losses)
+    forked.finish(case, rank, folder, losses)
 
 
 def main(folder):

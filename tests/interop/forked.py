@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What scripts share whose ranks are forks: how one ends, and the losses of a batch that ranks
+divide."""
+
+import os
+import sys
+import traceback
+
+import torch
+import torch.distributed
+
+LENGTH = 5  # tokens of a row
+
+
+def work_and_exit(work, *args):
+    """End this process with the work: threads of libraries would be waited for."""
+    status = 1
+    try:
+        work(*args)
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def batch(step, rows, vocabulary, rank, ranks):
+    """The rank's rows of those of a step."""
+    random = torch.Generator().manual_seed(step)
+    ids = torch.randint(0, vocabulary, (rows, LENGTH), generator=random)
+    return ids[rank * rows // ranks:(rank + 1) * rows // ranks]
+
+
+def mean(loss, ranks):
+    total = loss.detach().double() / ranks
+    torch.distributed.all_reduce(total)
+    return total.item()
+
+
+def finish(case, rank, folder, losses):
+    if rank == 0:
+        torch.save(losses, os.path.join(folder, case["name"]))
+    torch.distributed.barrier()
