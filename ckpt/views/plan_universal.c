@@ -79,11 +79,10 @@ static int name_model(const struct plan_item *e, char out[NAME_MAX + 1])
 }
 
 /* With AutoEP's record of tensor parallelism no engine loads a tree but one that has the ranks
- * of the run; without it, those without tensor parallelism do.  Those of stage 3 would load
- * the weights rightly, and not all of the optimizer, without a word. */
+ * of the run; without it, those without tensor parallelism do. */
 static bool is_folded(const struct checkpoint *c)
 {
-	return c->tp > 1 && !c->facts.zero3 && c->moe && (*c->moe)->n && (*c->moe)->layers->fused;
+	return c->tp > 1 && c->moe && (*c->moe)->n && (*c->moe)->layers->fused;
 }
 
 static void describe_model(const struct plan_item *e, struct plan_facts *out)

@@ -104,7 +104,7 @@ while read -r source to options; do
 		<(awk '$1 != "-" { print $1, $2, $3, $4 }' "$tmp/out" | LC_ALL=C sort -k 4)
 done <<END
 $run universal
-$run hf dtype=bf16
+$run hf hf_dtype=bf16
 $good/pp2_tp2_dp2_z1_bf16 fp32
 $good/z1_fp32_dp2 zero ranks=3
 $good/z1_fp32_dp2 dcp
@@ -115,6 +115,15 @@ END
 # A tag's root is its view, and that of Hugging Face weights their tree.
 run 0 -o view=hf extract "$run/global_step4" '*' "$tmp/view"
 check "of a tag" cmp "$tmp/view/model.safetensors" <(ucckpt cat "$run" global_step4_hf/model.safetensors)
+
+# Engines without tensor parallelism refuse AutoEP's record of it.
+for file in z1/global_step3:mp_rank_00 z3/global_step3:zero_pp_rank_0_mp_rank_00; do
+	folded=$good/folded_tp2_ep2_dp2_${file%:*} file=${file#*:}_model_states.pt
+	check "$folded has the record" grep -aq folding "$folded/$file"
+	ucckpt cat "${folded%/*}" "global_step3_universal/$file" >"$tmp/states" || fail "$folded"
+	check "$folded: the tree has not" test "$(grep -ac folding "$tmp/states")" = 0
+	check "and is all there" grep -aq ds_autoep_layers "$tmp/states"
+done
 run 0 extract "$good/hfdir_bin" 'zero/*/fp32.pt' "$tmp/weights"
 check "of weights" test "$(cd "$tmp/weights" && sha256sum zero/*/fp32.pt)" = \
 	"$(cd "$tmp/weights" && for f in zero/*/fp32.pt; do ucckpt cat "$good/hfdir_bin" "$f" | sha256sum |
