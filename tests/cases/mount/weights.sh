@@ -145,7 +145,7 @@ for wrong in hf_dtype=int8 hf_dtype= hf_shard_size=5 hf_shard_size=400B hf_shard
 	view=bf16 view=; do
 	ucfs "$run" "$tmp/mnt" -f -o "$wrong" 2>"$tmp/said"
 	check "$wrong is refused" test $? = 1
-	check "$wrong is reported" grep -q "^ucfs: ${wrong}:" "$tmp/said"
+	check "$wrong is reported" grep -q "^ucfs: -o ${wrong}:" "$tmp/said"
 done
 
 finish
