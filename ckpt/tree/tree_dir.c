@@ -168,7 +168,7 @@ static int add_latest(struct uckpt_dir *d, const char *dir, uint64_t index)
 	return rc;
 }
 
-/* Add latest_universal, and the re-cut views that have been used lately. */
+/* Add latest_universal, and the views for a number of ranks that have been used lately. */
 static int add_others(struct uckpt_dir *d, const char *dir, uint64_t index)
 {
 	struct tree *t = d->t;

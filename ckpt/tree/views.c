@@ -7,8 +7,8 @@
  * stays true of them.  An old view is retired: it is not found any more, and its plan
  * is closed after the last use of any of the tag's plans.
  *
- * Anyone may look up a re-cut view of any number of ranks.  So a name costs a few hundred
- * bytes, and of the plans of re-cut views only the latest stay when nobody uses them.  A
+ * Anyone may look up a view for any number of ranks.  So a name costs a few hundred
+ * bytes, and of the plans of such views only the latest stay when nobody uses them.  A
  * plan that is made again of the same checkpoint is the same.
  */
 #include "ckpt/tree/views_impl.h"
@@ -100,8 +100,7 @@ uint64_t views_hash(const char *path, const struct view_type *type)
 /* Is there room for one more? */
 static bool has_room(const struct views *v, const struct view_type *type)
 {
-	return v->n < VIEWS_MAX &&
-	       (!type->ranks || v->recut < VIEWS_RECUT_MAX);
+	return v->n < VIEWS_MAX && (!type->ranks || v->ranked < VIEWS_RANKED_MAX);
 }
 
 struct view *views_find(const struct views *v, const char *path, const struct view_type *type)
@@ -139,7 +138,7 @@ static int append_view(struct views *v, struct tag *tag,
 	x->next = tag->views;
 	tag->views = x;
 	v->v[v->n++] = x;
-	v->recut += type->ranks > 0;
+	v->ranked += type->ranks > 0;
 	*out = x;
 	return 0;
 }
@@ -186,8 +185,8 @@ static struct tag *take_retired(struct views *v)
 	return NULL;
 }
 
-/* If there are more plans of re-cut views that nobody uses than may stay, take the least
- * recently used one, which the caller closes; else NULL. */
+/* If there are more plans of views for a number of ranks that nobody uses than may stay, take
+ * the least recently used one, which the caller closes; else NULL. */
 static struct plan *take_excess(struct views *v)
 {
 	struct view *oldest = NULL;
@@ -203,7 +202,7 @@ static struct plan *take_excess(struct views *v)
 		if (!oldest || x->last_use < oldest->last_use)
 			oldest = x;
 	}
-	if (n <= VIEWS_RECUT_PLANS_MAX)
+	if (n <= VIEWS_RANKED_PLANS_MAX)
 		return NULL;
 	plan = oldest->plan;
 	oldest->plan = NULL;
@@ -254,8 +253,8 @@ int views_add(struct views *v, const char *path, const struct view_type *type,
 	pthread_mutex_unlock(&v->u->lock);
 	if (rc == -ENFILE)
 		errmsg_put(&warnings, "a mount has at most %u views, of which %u"
-			   " TAG_dp<ranks>; mount again to see others",
-			   VIEWS_MAX, VIEWS_RECUT_MAX);
+			   " TAG_dp<ranks> or TAG_dcp<ranks>; mount again to see others",
+			   VIEWS_MAX, VIEWS_RANKED_MAX);
 	return rc;
 }
 

@@ -16,18 +16,19 @@ struct tag;
 /*
  * The views of a mount: one of each type for each tag directory that has been looked
  * up or listed.  Adding a view is cheap; its plan is made on first use and kept, but
- * for those of re-cut views, of which the last few are kept.  The views of a tag share
+ * for those for a number of ranks, of which the last few are kept.  The views of a tag share
  * what they learn from its files.  Thread-safe.
  */
 struct views;
 
-/* Numbers of views (tree_impl.h has the bits).  Re-cut views are looked up before they are
- * listed, 4 * RECUT_RANKS_MAX of each tag: all of 120 tags leave the others' numbers. */
+/* Numbers of views (tree_impl.h has the bits).  Views for a number of ranks (TAG_dpN, for which
+ * a stage may follow, and TAG_dcpN) are looked up before they are listed, 5 * RECUT_RANKS_MAX
+ * of each tag: all of 96 tags leave the others' numbers. */
 #define VIEWS_MAX ((1u << 21) - 1)
-#define VIEWS_RECUT_MAX (120u * 4 * 4096)
+#define VIEWS_RANKED_MAX (96u * 5 * 4096)
 
-/* Plans of re-cut views that are kept while nobody uses them. */
-#define VIEWS_RECUT_PLANS_MAX 8
+/* Plans of views for a number of ranks that are kept while nobody uses them. */
+#define VIEWS_RANKED_PLANS_MAX 8
 
 /* A view is valid until views_free. */
 struct view {
@@ -63,7 +64,7 @@ void views_listed(struct views *v, enum dir_kind kind, const struct dirlist *nam
 
 /* Find or add a view of the tag at `path` (copied), listed in the directory
  * with inode `parent`.  0, -ENOMEM, or -ENFILE after VIEWS_MAX views, or
- * VIEWS_RECUT_MAX re-cut ones. */
+ * VIEWS_RANKED_MAX for a number of ranks. */
 int views_add(struct views *v, const char *path, const struct view_type *type,
 	      uint64_t parent, struct view **out);
 

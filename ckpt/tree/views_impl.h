@@ -44,7 +44,7 @@ struct views {
 	struct view **v;
 	size_t n, cap;
 	struct hashtab index; /* into `v`, by path and type */
-	size_t recut;         /* of them, those of a number of ranks */
+	size_t ranked;        /* of them, those for a number of ranks */
 	uint64_t clock;       /* of last_use */
 	struct tag *retired;  /* not closed yet, the last one first */
 };
