@@ -6,6 +6,8 @@
  * DCP: torch/distributed/checkpoint/filesystem.py, which writes .metadata last.
  * Megatron-LM: megatron/core/dist_checkpointing (common.pt beside a DCP) and
  * megatron/training/checkpointing.py.  Accelerate: utils/fsdp_utils.py.
+ * Without ZeRO DeepSpeed's model states of each model-parallel rank have its optimizer, too
+ * (runtime/engine.py, _save_checkpoint).
  */
 #include "ckpt/table/detect.h"
 
@@ -21,8 +23,9 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/table/hfdir.h"
 #include "ckpt/table/rank_files.h"
-#include "ckpt/table/stage0_look.h"
 #include "ckpt/format/names.h"
+#include "ckpt/format/ptfile.h"
+#include "ckpt/format/value.h"
 #include "ckpt/io/io.h"
 #include "ckpt/io/roots.h"
 
@@ -148,10 +151,11 @@ enum dir_kind detect(struct uckpt *u, const char *path, struct dirlist *names)
 
 	for (size_t i = 0; i < l.n; i++) {
 		const char *name = l.v[i].name;
+		const enum tag_file_kind file = names_parse(name).kind;
 
-		optim |= is_optim(name);
+		optim |= file == TAG_FILE_OPTIM;
 		states |= names_ends_with(name, "_states.pt");
-		any |= names_parse(name).kind != TAG_FILE_OTHER;
+		any |= file != TAG_FILE_OTHER;
 		first |= strcmp(name, STAGE0_FIRST) == 0;
 		zero |= strcmp(name, "zero") == 0; /* a universal checkpoint has model states, too */
 		dcp |= strcmp(name, DCP_METADATA) == 0;
@@ -170,6 +174,48 @@ enum dir_kind detect(struct uckpt *u, const char *path, struct dirlist *names)
 		*names = l;
 	else
 		dirlist_done(&l);
+	return kind;
+}
+
+int stage0_check_optimizer(const struct value *root, const char *file, struct errmsg *err)
+{
+	const struct value *optimizer = value_find(root, "optimizer");
+
+	if (!value_pairs(optimizer))
+		return errmsg_set(err, -ENOTSUP, "%s: no optimizer is in it, nor *_optim_states.pt"
+				  " files beside it: optimizer shards are missing",
+				  file);
+	if (value_find(optimizer, KEY_FP32_GROUPS))
+		return errmsg_set(err, -ENOTSUP, "%s: saved without ZeRO (stage 0) by"
+				  " BF16_Optimizer, which saves the states of one"
+				  " data-parallel rank only",
+				  file);
+	return 0;
+}
+
+static enum stage0_kind kind_of(const struct value *root)
+{
+	if (!stage0_check_optimizer(root, "", NULL))
+		return STAGE0_OPTIMIZER;
+	return value_find_pairs(root, "module") || value_find_items(root, "param_shapes")
+		       ? STAGE0_WEIGHTS
+		       : STAGE0_NONE;
+}
+
+enum stage0_kind stage0_look(struct uckpt *u, const char *dir, struct errmsg *err)
+{
+	enum stage0_kind kind = STAGE0_NONE;
+	struct ptfile pt;
+	struct source src;
+	char *path;
+
+	if (asprintf(&path, "%s/" STAGE0_FIRST, dir) < 0)
+		return kind;
+	if (!io_open(u, path, NULL, &src, err) && !ptfile_open_source(&pt, &src, err)) {
+		kind = kind_of(pt.root);
+		ptfile_close(&pt);
+	}
+	free(path);
 	return kind;
 }
 

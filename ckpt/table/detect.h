@@ -7,6 +7,7 @@
 struct dirlist;
 struct errmsg;
 struct uckpt;
+struct value;
 
 /* What a directory is by the names in it, of which one says more than those before it. */
 enum dir_kind {
@@ -23,6 +24,21 @@ enum dir_kind {
  * `names` is NULL, the listing stops at the first optimizer shard, since large runs have
  * thousands of names. */
 enum dir_kind detect(struct uckpt *u, const char *path, struct dirlist *names);
+
+#define STAGE0_FIRST "mp_rank_00_model_states.pt"
+
+/*
+ * What a directory of DIR_STAGE0 has by its first model states, STAGE0_NONE being any other.  No
+ * other file is opened, as a run may have many of them.  Weights that model states have are served
+ * without an optimizer: one that is not read, or whose files were deleted.  STAGE0_NONE, with
+ * the message, if they cannot be read.
+ */
+enum stage0_kind { STAGE0_NONE, STAGE0_WEIGHTS, STAGE0_OPTIMIZER };
+enum stage0_kind stage0_look(struct uckpt *u, const char *dir, struct errmsg *err);
+
+/* Is an optimizer read from the object of model states?  -ENOTSUP if not, in a message that
+ * begins with `file`. */
+int stage0_check_optimizer(const struct value *root, const char *file, struct errmsg *err);
 
 /* Should it have views, as one of ranks?  Of what may lack its optimizer a file is opened. */
 bool detect_has_views(struct uckpt *u, const char *path);

@@ -3,7 +3,7 @@
 # the rows, and how ZeRO cuts them.
 # Uses the rooms above.
 ckpt_libuckpt_a_SOURCES += \
-	%D%/rank_files.h %D%/rank_files.c %D%/detect.h %D%/stage0_look.h %D%/stage0_look.c \
+	%D%/rank_files.h %D%/rank_files.c %D%/detect.h \
 	%D%/tagdir.h %D%/leftover.h %D%/leftover.c %D%/tagdir.c %D%/hfdir.h %D%/hfdir.c \
 	%D%/detect.c %D%/hfhub.h %D%/hfhub.c %D%/tags.h %D%/tags.c %D%/experts.h %D%/experts.c \
 	%D%/merge_rules.h %D%/merge_rules.c %D%/user_rules.h %D%/user_rules.c %D%/rank_table.h \

@@ -22,7 +22,6 @@
 #include "ckpt/base/parallel.h"
 #include "ckpt/table/detect.h"
 #include "ckpt/table/leftover.h"
-#include "ckpt/table/stage0_look.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/format/value.h"
 #include "ckpt/io/io.h"

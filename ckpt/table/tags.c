@@ -25,7 +25,6 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/table/hfdir.h"
 #include "ckpt/table/detect.h"
-#include "ckpt/table/stage0_look.h"
 #include "ckpt/format/names.h"
 #include "ckpt/io/io.h"
 

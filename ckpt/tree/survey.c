@@ -13,7 +13,6 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/parallel.h"
 #include "ckpt/table/detect.h"
-#include "ckpt/table/stage0_look.h"
 #include "ckpt/table/tagdir.h"
 #include "ckpt/table/tags.h"
 #include "ckpt/io/io.h"

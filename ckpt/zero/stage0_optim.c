@@ -11,7 +11,7 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/table/stage0_look.h"
+#include "ckpt/table/detect.h"
 #include "ckpt/format/cast.h"
 #include "ckpt/format/names.h"
 #include "ckpt/format/value.h"

@@ -15,7 +15,7 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/table/stage0_look.h"
+#include "ckpt/table/detect.h"
 #include "ckpt/format/pickle.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/io/io.h"
