@@ -48,7 +48,7 @@ static int read_metadata(struct dcp_checkpoint *x, struct errmsg *err)
 	rc = dcp_ranks_list(x, err);
 	if (rc || x->nranks)
 		return rc;
-	pair = detect_dcp_pair(x->c.u, x->path, NULL) ?: names_dcp_pairs[0];
+	pair = detect_dcp_pair(x->c.u, x->path, x->c.names_there) ?: names_dcp_pairs[0];
 	for (size_t i = 0; !rc && i < 2; i++) {
 		if (asprintf(&path, "%s/%s", x->path, pair[i]) < 0)
 			return errmsg_nomem(err, x->path);

@@ -58,17 +58,12 @@ struct reader {
 int dcp_ranks_list(struct dcp_checkpoint *x, struct errmsg *err)
 {
 	struct rank_files f = { 0 };
-	struct dirlist l = { 0 };
+	struct dirlist own = { 0 };
+	const struct dirlist *names = x->c.names_there;
 	char text[ERRMSG_MAX];
-	int rc = io_list(x->c.u, x->path, 0, &l, err);
+	int rc = names ? 0 : io_list(x->c.u, x->path, 0, &own, err);
 
-	if (rc)
-		return rc;
-	if (!rank_files_kind(&l)) {
-		dirlist_done(&l);
-		return 0;
-	}
-	rc = rank_files_find(&f, &l, x->c.u->model, x->path, err);
+	rc = rc ?: rank_files_find(&f, names ?: &own, x->c.u->model, x->path, err);
 	for (size_t i = 0; !rc && i < f.n + f.noptim; i++) {
 		char *path;
 
@@ -88,11 +83,11 @@ int dcp_ranks_list(struct dcp_checkpoint *x, struct errmsg *err)
 			 f.model, f.others);
 		x->rank_note = arena_strdup(&x->metadata.arena, text);
 	}
-	if (!rc && rank_files_kind(&l) == RANK_FILE_SHARD)
+	if (!rc && f.kind == RANK_FILE_SHARD)
 		x->rank_note =
 			"the files do not say how many ranks saved them: were those of the last ones missing, tensors would end early";
 	rank_files_done(&f);
-	dirlist_done(&l);
+	dirlist_done(&own);
 	return rc ?: x->metadata.arena.failed ? errmsg_nomem(err, x->path) : 0;
 }
 

@@ -50,7 +50,8 @@ int checkpoint_list(struct uckpt *u, const struct checkpoint_ops *ops, const cha
 		return errmsg_nomem(err, path);
 	c->u = u;
 	c->ops = ops;
-	c->names_there = names;
+	/* One that could not be listed has no directories. */
+	c->names_there = names && names->ndirs ? names : NULL;
 	rc = ops->list(c, path, err);
 	c->names_there = NULL;
 	if (rc)

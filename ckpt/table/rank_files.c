@@ -72,16 +72,18 @@ struct rank_file rank_file_parse(const char *name)
 	return (struct rank_file){ 0 };
 }
 
+/* The kind of a directory that has a file, and those that are `kind`. */
+static enum rank_file_kind kind_with(enum rank_file_kind kind, enum rank_file_kind file)
+{
+	return file == RANK_FILE_MODEL || (file == RANK_FILE_SHARD && !kind) ? file : kind;
+}
+
 enum rank_file_kind rank_files_kind(const struct dirlist *names)
 {
 	enum rank_file_kind kind = RANK_FILE_NONE;
 
-	for (size_t i = 0; kind != RANK_FILE_MODEL && i < names->n; i++) {
-		const struct rank_file f = rank_file_parse(names->v[i].name);
-
-		if (f.kind == RANK_FILE_MODEL || f.kind == RANK_FILE_SHARD)
-			kind = f.kind;
-	}
+	for (size_t i = 0; kind != RANK_FILE_MODEL && i < names->n; i++)
+		kind = kind_with(kind, rank_file_parse(names->v[i].name).kind);
 	return kind;
 }
 
@@ -265,20 +267,20 @@ int rank_files_find(struct rank_files *f, const struct dirlist *names, const cha
 {
 	struct found *v = calloc(names->n + 1, sizeof(*v));
 	struct choosing c = { f, v, 0, dir, err };
-	int rc;
+	int rc = 0;
 
 	*f = (struct rank_files){ .v = calloc(names->n + 1, sizeof(*f->v)) };
 	for (size_t i = 0; v && i < names->n; i++) {
 		v[c.n] = (struct found){ names->v[i].name, rank_file_parse(names->v[i].name) };
+		f->kind = kind_with(f->kind, v[c.n].f.kind);
 		c.n += v[c.n].f.kind != RANK_FILE_NONE;
 	}
 	if (v)
 		qsort(v, c.n, sizeof(*v), by_rank);
 	if (!v || !f->v)
 		rc = errmsg_nomem(err, dir);
-	else
-		rc = rank_files_kind(names) == RANK_FILE_SHARD ? take_shards(&c)
-							       : choose_files(&c, model);
+	else if (f->kind)
+		rc = f->kind == RANK_FILE_SHARD ? take_shards(&c) : choose_files(&c, model);
 	free(v);
 	return rc;
 }

@@ -32,6 +32,7 @@ struct rank_files {
 	char *model; /* the name of the model, as option `model` has it */
 	char **v;    /* names: `n` of the model, then as many of the optimizer, or none */
 	size_t n, noptim;
+	enum rank_file_kind kind; /* as rank_files_kind; RANK_FILE_NONE: the rest is empty */
 	char *others; /* names of models that were not chosen; or NULL */
 };
 

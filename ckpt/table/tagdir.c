@@ -349,7 +349,7 @@ int tagdir_scan(struct uckpt *u, struct tagdir *d, const char *path, const struc
 	for (size_t n = strlen(d->path); n > 1 && d->path[n - 1] == '/'; n--)
 		d->path[n - 1] = '\0';
 	d->tag = io_dir_name(roots_base(u, d->path));
-	rc = d->tag ? scan_names(d, names && names->ndirs ? names : NULL, &stage0, err)
+	rc = d->tag ? scan_names(d, names, &stage0, err)
 		    : errmsg_nomem(err, path);
 	if (!rc && d->zero3)
 		rc = scan_nvme(u, d, err);
