@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "ckpt/base/arena.h"
 #include "ckpt/base/text.h"
 
 static void format(struct errmsg *err, const char *fmt, va_list ap)
@@ -44,6 +45,28 @@ void errmsg_put(const struct errmsg_sink *to, const char *fmt, ...)
 	format(&text, fmt, ap);
 	va_end(ap);
 	to->put(to->ctx, text.text);
+}
+
+bool errmsg_list_add(struct errmsg_list *l, struct arena *a, const char *fmt, ...)
+{
+	struct errmsg text;
+	const char *copy;
+	va_list ap;
+
+	va_start(ap, fmt);
+	format(&text, fmt, ap);
+	va_end(ap);
+	copy = arena_strdup(a, text.text);
+	if (!copy || !arena_reserve(a, &l->v, l->n, &l->cap, l->n + 1, sizeof(*l->v)))
+		return false;
+	l->v[l->n++] = copy;
+	return true;
+}
+
+void errmsg_list_put(const struct errmsg_list *l, const struct errmsg_sink *to)
+{
+	for (size_t i = 0; i < l->n; i++)
+		errmsg_put(to, "%s", l->v[i]);
 }
 
 int errmsg_nomem(struct errmsg *err, const char *name)

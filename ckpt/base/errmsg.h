@@ -3,8 +3,12 @@
 #define UCKPT_ERRMSG_H
 
 #include <assert.h>
+#include <stdbool.h>
+#include <stddef.h>
 
 #include "ckpt/uckpt.h"
+
+struct arena;
 
 #define ERRMSG_MAX UCKPT_ERROR_MAX
 
@@ -44,6 +48,19 @@ struct errmsg_sink {
 /* Format a text as errmsg_set does, and pass it to the sink. */
 void errmsg_put(const struct errmsg_sink *to, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
+
+/* Texts that an arena owns. */
+struct errmsg_list {
+	const char **v;
+	size_t n, cap;
+};
+
+/* Add a text, formatted as errmsg_set does.  False when the arena is exhausted. */
+bool errmsg_list_add(struct errmsg_list *l, struct arena *a, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
+
+/* Pass each of them to the sink. */
+void errmsg_list_put(const struct errmsg_list *l, const struct errmsg_sink *to);
 
 /* As errmsg_set, with the file's name before the message.  `x` points to any
  * structure with a `file` and an `err`. */

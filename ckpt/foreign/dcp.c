@@ -283,8 +283,7 @@ static void dcp_warn(const struct checkpoint *c, const struct errmsg_sink *to)
 	checkpoint_warn_of_steps(c, name, name, x->rank.ngroups ? x->states : NULL, true, to);
 	if (x->rank_note)
 		errmsg_put(to, "%s", x->rank_note);
-	for (size_t i = 0; i < o->nnotes; i++)
-		errmsg_put(to, "%s", o->notes[i]);
+	errmsg_list_put(&o->notes, to);
 	if (o->unread)
 		errmsg_put(to, "%.200s: what the optimizer has in this form is not read",
 			   o->unread);
@@ -299,8 +298,7 @@ static void dcp_warn(const struct checkpoint *c, const struct errmsg_sink *to)
 	if (o->steps_differ)
 		errmsg_put(to,
 			"parameters of one group have made different numbers of steps: all get that of the first");
-	for (size_t i = 0; i < x->nwarnings; i++)
-		errmsg_put(to, "%s", x->warnings[i]);
+	errmsg_list_put(&x->warnings, to);
 }
 
 static void dcp_close(struct checkpoint *c)

@@ -40,8 +40,7 @@ struct dcp_checkpoint {
 	struct slice_group *groups;
 	struct param_states *states; /* of each group */
 	const struct param **order;
-	const char **warnings; /* rows that the universal tree lacks */
-	size_t nwarnings;
+	struct errmsg_list warnings; /* rows that the universal tree lacks */
 };
 
 extern const struct checkpoint_ops dcp_checkpoint_ops;

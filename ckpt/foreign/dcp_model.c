@@ -12,6 +12,7 @@
 #include "ckpt/foreign/dcp_model.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/base/array.h"
@@ -24,11 +25,10 @@
 
 void dcp_model_note(struct dcp_model *o, struct bytebuf *text)
 {
-	o->arena.failed |= text->failed;
-	if (!text->failed)
-		o->notes[o->nnotes++] =
-			arena_strndup(&o->arena, (const char *)text->data, text->len);
-	bytebuf_done(text);
+	char *own = bytebuf_take_text(text);
+
+	o->arena.failed |= !own || !errmsg_list_add(&o->notes, &o->arena, "%s", own);
+	free(own);
 }
 
 static const char *name_of(const struct dcp_reader *f, const struct dcp_entry *t)
@@ -280,7 +280,6 @@ static int divide_group(struct dcp_reader *f)
 	const struct dcp_group all = *f->o->groups;
 	const size_t n = x->told ? x->ngroups : 0; /* at most four */
 	struct dcp_group *v = arena_alloc(f->a, (n + 1) * sizeof(*v));
-	struct bytebuf text = { 0 };
 	bool told = x->told;
 
 	for (size_t i = 0; v && i < n; i++) {
@@ -304,10 +303,9 @@ static int divide_group(struct dcp_reader *f)
 		f->o->ngroups = n;
 		return 0;
 	}
-	bytebuf_add_format(&text,
+	errmsg_list_add(&f->o->notes, &f->o->arena,
 		"which parameters are in which of the optimizer's %zu groups is not recorded: all get the options of the first",
 		x->ngroups);
-	dcp_model_note(f->o, &text);
 	return 0;
 }
 
@@ -430,15 +428,12 @@ static struct dcp_param *list_unlisted(const struct dcp_reader *f, size_t *n, si
 
 static int note_unlisted(struct dcp_reader *f, const char *first, size_t n)
 {
-	struct bytebuf text = { 0 };
-
-	bytebuf_add_format(&text,
-		"%zu parameters that have states, such as %s, are in none of the optimizer's groups, as if stages of a pipeline had overwritten each other's: ",
-		n, first);
-	bytebuf_add_str(&text, f->o->ngroups == 1
+	errmsg_list_add(&f->o->notes, &f->o->arena,
+		"%zu parameters that have states, such as %s, are in none of the optimizer's groups, as if stages of a pipeline had overwritten each other's: %s",
+		n, first,
+		f->o->ngroups == 1
 			? "they get the options of the group that is there"
 			: "their states are not shown, since nothing tells which group they were in; save with flatten_optimizer_state_dict=True");
-	dcp_model_note(f->o, &text);
 	return f->a->failed ? errmsg_nomem(f->err, f->file) : 0;
 }
 

@@ -7,10 +7,10 @@
 #include <stdint.h>
 
 #include "ckpt/base/arena.h"
+#include "ckpt/base/errmsg.h"
 #include "ckpt/foreign/dcp_metadata.h"
 
 struct dcp_storage;
-struct errmsg;
 struct uckpt;
 struct value;
 
@@ -57,8 +57,7 @@ struct dcp_model {
 	int64_t step;      /* the highest; 0 if there is none */
 	bool steps_differ; /* within a group: the first parameter's is used */
 	bool has_optimizer;
-	const char *notes[6]; /* about what was chosen or left out, for people */
-	size_t nnotes;
+	struct errmsg_list notes; /* about what was chosen or left out, for people */
 	const char *unread;  /* a tensor of the optimizer that is not read; or NULL */
 	enum dtype weights;  /* the type of the first parameter's master */
 	const char *refused; /* why the optimizer is not read: it has no states then */

@@ -106,13 +106,10 @@ static bool is_universal(struct dcp_checkpoint *x, const char *name, const struc
 	const char *why = !names_is_param(name)       ? "cannot be a directory's name"
 			  : !cast_knows(entry->dtype) ? "no plain tensor of real numbers"
 						      : NULL;
-	char text[2 * ERRMSG_MAX];
 
-	if (!why)
-		return true;
-	snprintf(text, sizeof(text), "module: %s: left out: %s", name, why);
-	x->warnings[x->nwarnings++] = arena_strdup(&x->arena, text);
-	return false;
+	if (why)
+		errmsg_list_add(&x->warnings, &x->arena, "module: %s: left out: %s", name, why);
+	return !why;
 }
 
 /* Add a parameter of a group, unless it has no elements: the optimizer has none of those, but
@@ -169,7 +166,6 @@ static int alloc_tables(struct dcp_checkpoint *x, size_t nparams, struct errmsg 
 	x->slices = arena_alloc(a, (nparams + 1) * sizeof(*x->slices));
 	x->groups = arena_alloc(a, (o->ngroups + 1) * sizeof(*x->groups));
 	x->states = arena_alloc(a, (o->ngroups + 1) * sizeof(*x->states));
-	x->warnings = arena_alloc(a, (most + 1) * sizeof(*x->warnings));
 	for (size_t g = 0; !a->failed && g < o->ngroups; g++) {
 		x->groups[g] = (struct slice_group){ .n = o->groups[g].nparams,
 						     .degree = 1,
@@ -305,7 +301,6 @@ int dcp_rows(struct dcp_checkpoint *x, const struct user_rules *rules, struct er
 	c->ranks = &x->rank;
 	c->tp = c->pp = c->dp = 1;
 	c->notes = x->model.notes;
-	c->nnotes = x->model.nnotes;
 	c->facts = (struct run_facts){
 		.source = x->nranks	    ? "FSDP checkpoint, by rank"
 			  : x->megatron.found ? "PyTorch distributed checkpoint of Megatron-LM"

@@ -8,14 +8,13 @@
 #include <sys/stat.h>
 
 #include "ckpt/base/attrs.h"
+#include "ckpt/base/errmsg.h"
 #include "ckpt/format/tensor.h"
 #include "ckpt/table/rank_table.h"
 
 struct checkpoint_ops;
 struct dirlist;
 struct file_layout;
-struct errmsg;
-struct errmsg_sink;
 struct experts;
 struct extent_map;
 struct gathers;
@@ -95,8 +94,7 @@ struct checkpoint {
 	unsigned read_threads;          /* files to read at once; 0: one per processor */
 	const char *left; /* names files of a former save, which are not listed; or NULL */
 	struct run_facts facts;
-	const char *const *notes; /* what all views of a foreign source say of it */
-	size_t nnotes;
+	struct errmsg_list notes; /* what all views of a foreign source say of it */
 	/* Files that a re-cut has unchanged: of a pipeline's layers and of experts. */
 	const struct tag_file *layers, *experts;
 	size_t nlayers, nexperts;
@@ -114,8 +112,7 @@ struct checkpoint {
 	 * checkpoint_order.  Of a vocabulary that several ranks share, without its padding. */
 	const struct param *const *order;
 	size_t norder;
-	const char **left_out; /* tensors that are no rows, and why */
-	size_t nleft_out;
+	struct errmsg_list left_out; /* tensors that are no rows, and why */
 };
 
 /* What a data-parallel rank has pickled: its part of the module, which without stage 3 rank 0

@@ -47,8 +47,7 @@ struct hfdir_header {
 	struct arena arena;
 	struct stored *v;
 	size_t n;
-	const char **left_out; /* what was, and why */
-	size_t nleft_out, cap;
+	struct errmsg_list left_out; /* what was, and why */
 };
 
 /* Limit of the memory for descriptions of a pickle's tensors.  Several names may
@@ -123,16 +122,9 @@ bool hfdir_is_found_by(struct uckpt *u, const char *path, const char *name)
 static int leave_out(struct hfdir_header *h, const char *file, const char *name,
 		     const char *why, struct errmsg *err)
 {
-	char text[ERRMSG_MAX];
-	const char *copy;
-
-	snprintf(text, sizeof(text), "%.200s: left out: %s", name, why);
-	copy = arena_strdup(&h->arena, text);
-	if (!copy || !arena_reserve(&h->arena, &h->left_out, h->nleft_out, &h->cap,
-				    h->nleft_out + 1, sizeof(*h->left_out)))
-		return errmsg_nomem(err, file);
-	h->left_out[h->nleft_out++] = copy;
-	return 0;
+	return errmsg_list_add(&h->left_out, &h->arena, "%.200s: left out: %s", name, why)
+		       ? 0
+		       : errmsg_nomem(err, file);
 }
 
 static int read_safetensors(struct hfdir_header *h, const struct source *src, struct errmsg *err)
@@ -431,8 +423,8 @@ void hfdir_done(struct hfdir *d)
 void hfdir_warn(const struct hfdir *d, const struct errmsg_sink *to)
 {
 	for (size_t i = 0; i < d->nfiles; i++)
-		for (size_t k = 0; k < d->headers[i].nleft_out; k++)
-			errmsg_put(to, "%s: %s", d->files[i].path, d->headers[i].left_out[k]);
+		for (size_t k = 0; k < d->headers[i].left_out.n; k++)
+			errmsg_put(to, "%s: %s", d->files[i].path, d->headers[i].left_out.v[k]);
 }
 
 const struct stored *hfdir_find(const struct hfdir *d, const char *name)

@@ -24,27 +24,9 @@
 #include "ckpt/format/value.h"
 #include "ckpt/table/rank_params_build.h"
 
-#define WARNING_MAX 300
-
 /* Limits far above any real run. */
 #define RANK_PARAMS_MAX (1u << 22)
 #define RANK_PARAMS_GROUPS_MAX (1u << 16)
-
-int rank_params_warn(const struct rank_params_loader *l, const char *fmt, const char *name,
-		     const char *why)
-{
-	struct rank_params *c = l->c;
-	char text[WARNING_MAX];
-	const char *copy;
-
-	snprintf(text, sizeof(text), fmt, name, why);
-	copy = arena_strdup(&c->arena, text);
-	if (!copy || !arena_reserve(&c->arena, &c->warnings, c->nwarnings, &c->warnings_cap,
-				    c->nwarnings + 1, sizeof(*c->warnings)))
-		return errmsg_nomem(l->err, l->file);
-	c->warnings[c->nwarnings++] = copy;
-	return 0;
-}
 
 /* Append a slice; the pointer is valid until the next call. NULL if memory runs
  * out. */

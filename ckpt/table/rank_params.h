@@ -7,13 +7,13 @@
 #include <stdint.h>
 
 #include "ckpt/base/arena.h"
+#include "ckpt/base/errmsg.h"
 #include "ckpt/table/experts.h"
 #include "ckpt/table/merge_rules.h"
 #include "ckpt/table/rank_table.h"
 
 struct tagdir;
 struct tag_file;
-struct errmsg;
 struct ptfile;
 struct value;
 
@@ -66,9 +66,7 @@ struct rank_params {
 	int64_t mp_world_size;	/* -1 if not recorded */
 	struct merge_rules *rules; /* of its universal_checkpoint_info */
 	int64_t tp_degree, pp_degree; /* -1 if not recorded */
-	const char **warnings; /* skipped tensors, and why */
-	size_t nwarnings;
-	size_t warnings_cap;
+	struct errmsg_list warnings; /* skipped tensors, and why */
 };
 
 /* Makes the object of model states one that ZeRO would have saved; NULL when memory runs

@@ -21,9 +21,10 @@ struct rank_params_loader {
 	struct errmsg *err;
 };
 
-/* Add a warning that says why something was skipped. */
-int rank_params_warn(const struct rank_params_loader *l, const char *fmt, const char *name,
-		     const char *why);
+/* Add a warning that says why something was skipped.  0 or -ENOMEM. */
+#define RANK_PARAMS_WARN(l, fmt, ...)                                                    \
+	(errmsg_list_add(&(l)->c->warnings, &(l)->c->arena, fmt, ##__VA_ARGS__) ? 0       \
+	 : errmsg_nomem((l)->err, (l)->file))
 
 /* rank_params_module.c: add what the optimizer does not own. */
 int rank_params_load_module(const struct rank_params_loader *l);

@@ -330,8 +330,8 @@ static int warn_frozen(const struct rank_params_loader *l, const struct expert_l
 
 		snprintf(name, sizeof(name), "%s%s", layer->prefix, fused_names[i]);
 		if (!slice_find(l->c->slices, l->c->nslices, name))
-			rc = rank_params_warn(l, "%s: left out: %s", name,
-					      "experts of AutoEP that are not trained");
+			rc = RANK_PARAMS_WARN(l, "%s: left out: experts of AutoEP that are not trained",
+					      name);
 	}
 	return rc;
 }
@@ -377,9 +377,10 @@ static int warn_loader(const struct rank_params_loader *l)
 
 	for (size_t i = 0; i < x->n && !l->c->mp; i++)
 		if (!x->layers[i].fused && experts_degree(&x->layers[i]) > 1)
-			return rank_params_warn(l, "%s: %s", x->layers[i].prefix,
-						"native experts are right in the tree, but"
-						" DeepSpeed loads them right only with ep_size 1");
+			return RANK_PARAMS_WARN(
+				l,
+				"%s: native experts are right in the tree, but DeepSpeed loads them right only with ep_size 1",
+				x->layers[i].prefix);
 	return 0;
 }
 

@@ -98,15 +98,15 @@ int rank_params_add_entry(const struct rank_params_loader *l, const struct ptfil
 	if (rc || l->c->facts.zero3)
 		return rc;
 	if (!value_is_cstr(name) || !names_is_param(e->name) || !tensor_is(v))
-		return rank_params_warn(l, "module: %s: left out: %s", e->name,
+		return RANK_PARAMS_WARN(l, "module: %s: left out: %s", e->name,
 					tensor_is(v) ? "cannot be a directory's name"
 						     : "not a tensor");
 	if (e->rc < 0)
 		return errmsg_set(l->err, e->rc, "%s", e->why);
 	e->universal = !e->rc && cast_knows(t->dtype);
 	return e->universal ? 0
-			    : rank_params_warn(l, "module: %s: left out: %s", e->name,
-					       "no plain tensor of real numbers");
+			    : RANK_PARAMS_WARN(l, "module: %s: left out: no plain tensor of real numbers",
+					       e->name);
 }
 
 /* What is known of a name, or NULL. */

@@ -148,8 +148,8 @@ void plan_warn(struct plan *p, const struct errmsg_sink *to)
 	if (p->c->left && p->owns)
 		errmsg_put(to, "%s", p->c->left);
 	/* What a universal tree says of a foreign source, and others where it is not shown. */
-	for (size_t i = 0; p->owns && p->view != &plan_universal && i < p->c->nnotes; i++)
-		errmsg_put(to, "%s", p->c->notes[i]);
+	if (p->owns && p->view != &plan_universal)
+		errmsg_list_put(&p->c->notes, to);
 	plan_lack(p, to);
 	if (p->view->warn)
 		p->view->warn(p, to);

@@ -255,8 +255,7 @@ static int weights_check(struct plan *p, struct errmsg *err)
 
 void plan_warn_of_weights(const struct checkpoint *c, const struct errmsg_sink *to)
 {
-	for (size_t i = 0; i < c->nleft_out; i++)
-		errmsg_put(to, "%s", c->left_out[i]);
+	errmsg_list_put(&c->left_out, to);
 	if (!c->ranks)
 		c->ops->warn(c, to);
 }

@@ -41,16 +41,9 @@ int rows_nomem(const struct rows_finder *f)
 
 int rows_leave_out(struct rows_finder *f, const char *name, const char *why)
 {
-	struct checkpoint *c = &f->r->c;
-	struct arena *a = &f->rows->arena;
-	char text[2 * ERRMSG_MAX];
-
-	snprintf(text, sizeof(text), "%s: %s", name, why);
-	if (!arena_reserve(a, &c->left_out, c->nleft_out, &f->rows->left_out_cap, c->nleft_out + 1,
-			   sizeof(*c->left_out)))
-		return rows_nomem(f);
-	c->left_out[c->nleft_out++] = arena_strdup(a, text);
-	return a->failed ? rows_nomem(f) : 0;
+	return errmsg_list_add(&f->r->c.left_out, &f->rows->arena, "%s: %s", name, why)
+		       ? 0
+		       : rows_nomem(f);
 }
 
 struct param *rows_by_name(const struct rows_finder *f, const char *name)
@@ -391,6 +384,5 @@ void rows_done(struct zero_checkpoint *r)
 	frozen_done(&r->rows.frozen);
 	arena_done(&r->rows.arena);
 	r->rows = (struct rows){ 0 };
-	r->c.left_out = NULL;
-	r->c.nleft_out = 0;
+	r->c.left_out = (struct errmsg_list){ 0 };
 }

@@ -15,7 +15,7 @@ struct zero_checkpoint;
 struct rows {
 	struct arena arena;
 	struct param **v; /* in the order of zero_to_fp32.py */
-	size_t n, cap, left_out_cap;
+	size_t n, cap;
 	struct frozen frozen; /* of stage 3 */
 };
 

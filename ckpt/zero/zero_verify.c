@@ -350,7 +350,6 @@ void zero_warn(const struct checkpoint *c, const struct errmsg_sink *to)
 	for (unsigned mp = 0; mp < r->dir.mp_degree; mp++) {
 		if (r->stage0)
 			stage0_warn(&r->stage0[mp], to);
-		for (size_t i = 0; i < r->model.ranks[mp].nwarnings; i++)
-			errmsg_put(to, "%s", r->model.ranks[mp].warnings[i]);
+		errmsg_list_put(&r->model.ranks[mp].warnings, to);
 	}
 }

@@ -154,13 +154,13 @@ static void add_optimizer(struct maker *k, struct dcp_reader *f, const char *pat
 
 static void check_notes(const struct row *r, const struct dcp_model *o)
 {
-	bool found = !*r->note && !o->nnotes;
+	bool found = !*r->note && !o->notes.n;
 
-	for (size_t i = 0; i < o->nnotes; i++)
-		found |= *r->note && strstr(o->notes[i], r->note);
+	for (size_t i = 0; i < o->notes.n; i++)
+		found |= *r->note && strstr(o->notes.v[i], r->note);
 	if (!found)
 		fail_msg("row %td: notes: %s", r - table,
-			 o->nnotes ? o->notes[o->nnotes - 1] : "none");
+			 o->notes.n ? o->notes.v[o->notes.n - 1] : "none");
 }
 
 static void check_chosen(const struct row *r, const struct dcp_reader *f)

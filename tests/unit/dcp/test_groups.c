@@ -96,9 +96,9 @@ static void check_row(const struct row *r)
 			strcat(found, o.groups[g].params[i].name);
 	}
 	assert_string_equal(found, r->expected);
-	assert_int_equal(o.nnotes, *r->note != '\0');
-	if (o.nnotes)
-		assert_non_null(strstr(o.notes[0], r->note));
+	assert_int_equal(o.notes.n, *r->note != '\0');
+	if (o.notes.n)
+		assert_non_null(strstr(o.notes.v[0], r->note));
 	dcp_model_done(&o);
 	arena_done(&k.a);
 }

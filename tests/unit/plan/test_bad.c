@@ -318,8 +318,8 @@ static void strings_in_the_module_are_left_out(void **state)
 	if (plan_open(test_context(), dir, &options, &p, &err) || walk_plan(p, &err))
 		fail_msg("%s", err.text);
 	assert_int_equal(plan_lookup(p, PLAN_ZERO, "frozen", &node, &err), -ENOENT);
-	assert_int_equal(zero_of(plan_checkpoint(p))->model.ranks[0].nwarnings, 1);
-	assert_string_equal(zero_of(plan_checkpoint(p))->model.ranks[0].warnings[0],
+	assert_int_equal(zero_of(plan_checkpoint(p))->model.ranks[0].warnings.n, 1);
+	assert_string_equal(zero_of(plan_checkpoint(p))->model.ranks[0].warnings.v[0],
 			    "module: frozen: left out: not a tensor");
 	plan_close(p);
 	mkckpt_free_dir(dir);
