@@ -9,7 +9,8 @@ check_DATA += %D%/faults.so %D%/unmount_race.so %D%/halfway.so
 %D%/halfway.so: %D%/halfway.c
 	$(preload) -I$(top_srcdir) -o $@ $<
 check_PROGRAMS += %D%/matrix
-%C%_matrix_SOURCES = %D%/matrix.c %D%/matrix_tree.h %D%/matrix_tree.c %D%/halfway.h %D%/halfway.c
+%C%_matrix_SOURCES = %D%/matrix.c %D%/matrix_cell.h %D%/matrix_cell.c \
+	%D%/matrix_tree.h %D%/matrix_tree.c %D%/halfway.h %D%/halfway.c
 %C%_matrix_LDADD = $(ckpt_libs)
 CLEANFILES += %D%/faults.so %D%/unmount_race.so %D%/halfway.so
 EXTRA_DIST += %D%/faults.c %D%/unmount_race.c %D%/parts.sh %D%/campaign %D%/RESULTS.md

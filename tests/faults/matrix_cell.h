@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TESTS_MATRIX_CELL_H
+#define TESTS_MATRIX_CELL_H
+
+#include <stdbool.h>
+
+struct tree;
+struct uckpt;
+
+/* A checkpoint of tests/good. */
+struct source {
+	const char *name, *good, *tag;
+	const char *files[4]; /* one of each kind, below the tag */
+	unsigned flags;
+};
+
+#define PACKED 1u    /* the tag is in a pack */
+#define OWN_WORDS 2u /* what changed is read anew, and refused as it is then */
+
+enum fault {
+	MISSING,
+	TRUNCATED,
+	GARBAGE,
+	UNREADABLE,
+	HALFWAY,
+	REPLACED,
+	WRITTEN,
+	FAULTS
+};
+
+/* The file is damaged before the source is opened, or after its tree was listed. */
+enum when { BEFORE, LISTED, WHENS };
+
+/* A cell, and what was read of its source when it was whole. */
+struct cell {
+	const struct source *source;
+	const char *file; /* below the source */
+	enum fault fault;
+	enum when when;
+	const char *way;
+	const struct tree *truth;
+	struct tree *got;
+	char dir[64], run[128],
+		path[256]; /* scratch, the source, and its faulty file */
+	unsigned said;     /* warnings, and errors of what was opened */
+	bool named;        /* does one of them name the file? */
+	bool broken;
+};
+
+/* Say what is wrong. */
+void cell_broken(struct cell *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* A context whose messages the cell takes. */
+struct uckpt *cell_context(struct cell *c);
+
+/* The ways in: damage the file, and compare what is read then. */
+void cell_by_library(struct cell *c);
+void cell_by_convert(struct cell *c);
+void cell_by_mount(struct cell *c);
+
+#endif
