@@ -12,15 +12,8 @@
 #include "ckpt/vfile/gather.h"
 #include "tests/make/mkckpt.h"
 #include "tests/make/mkpt.h"
+#include "tests/support/random.h"
 #include "tests/support/unit.h"
-
-uint64_t made_random(uint64_t *s)
-{
-	*s ^= *s << 13;
-	*s ^= *s >> 7;
-	*s ^= *s << 17;
-	return *s;
-}
 
 void made_shards_make(struct made_shards *f)
 {
@@ -34,7 +27,7 @@ void made_shards_make(struct made_shards *f)
 
 		f->bytes[i] = malloc(SHARD_LEN);
 		for (size_t k = 0; k < SHARD_LEN; k++)
-			f->bytes[i][k] = (uint8_t)(made_random(&s) >> 32);
+			f->bytes[i][k] = (uint8_t)(test_random(&s) >> 32);
 		snprintf(f->path[i], sizeof(f->path[i]), "%s/%u", f->dir, i);
 		mkpt_save(f->path[i], f->bytes[i], SHARD_LEN);
 		assert_int_equal(stat(f->path[i], &st), 0);
@@ -55,23 +48,23 @@ void made_shards_done(struct made_shards *f)
 static void add_run(const struct made_shards *f, struct extent_map *m, struct bytebuf *data,
 		    uint64_t *s, uint64_t most)
 {
-	const uint32_t shard = (uint32_t)(made_random(s) % SHARDS);
-	const uint64_t n = 1 + made_random(s) % (most / 4);
-	const uint64_t from = made_random(s) % (SHARD_LEN - 4 * n);
+	const uint32_t shard = (uint32_t)(test_random(s) % SHARDS);
+	const uint64_t n = 1 + test_random(s) % (most / 4);
+	const uint64_t from = test_random(s) % (SHARD_LEN - 4 * n);
 
-	if (made_random(s) % 8 == 0) {
+	if (test_random(s) % 8 == 0) {
 		assert_true(extent_add(m, EXTENT_ZERO, 4 * n, 0, 0, DTYPE_U8));
 		bytebuf_add_fill(data, 0, 4 * n);
 		return;
 	}
-	if (made_random(s) % 4 == 0) { /* n elements that are converted */
+	if (test_random(s) % 4 == 0) { /* n elements that are converted */
 		static const enum dtype types[][2] = {
 			{ DTYPE_BF16, DTYPE_F32 },
 			{ DTYPE_F32, DTYPE_BF16 },
 			{ DTYPE_F32, DTYPE_F16 },
 			{ DTYPE_BF16, DTYPE_F16 },
 		};
-		const enum dtype *t = types[made_random(s) % 4];
+		const enum dtype *t = types[test_random(s) % 4];
 		uint8_t *out = malloc(n * sizeof(float));
 
 		cast(t[0], f->bytes[shard] + from, t[1], out, n);
@@ -108,7 +101,7 @@ static void make_file(const struct made_shards *f, struct made *m, size_t n, vfi
 
 	*m = (struct made){ .n = n };
 	for (size_t i = 0; i < n; i++) {
-		const unsigned runs = i == 2 ? 0 : 1 + made_random(&s) % 40;
+		const unsigned runs = i == 2 ? 0 : 1 + test_random(&s) % 40;
 
 		for (unsigned k = 0; k < runs; k++)
 			add_run(f, &maps[i], &data[i], &s, k % 2 ? 400 : 20000);
@@ -179,8 +172,8 @@ bool made_pieces_are_right(struct made *m, uint64_t seed, unsigned n)
 	bool ok = buf != NULL;
 
 	for (unsigned i = 0; ok && i < n; i++) {
-		const uint64_t off = made_random(&s) % (m->size + 4);
-		const size_t len = made_random(&s) % (i % 2 ? 300 : m->size / 2 + 4);
+		const uint64_t off = test_random(&s) % (m->size + 4);
+		const size_t len = test_random(&s) % (i % 2 ? 300 : m->size / 2 + 4);
 
 		ok = i % 3 ? made_read_is_right(m, buf, len, off) : made_map_is_right(m, len, off);
 	}

@@ -18,8 +18,6 @@
 #define SHARD_LEN 300000
 #define MADE_STORAGES 5
 
-uint64_t made_random(uint64_t *s);
-
 /* Files of random bytes. */
 struct made_shards {
 	char *dir;

@@ -24,6 +24,7 @@
 #include "tests/make/mkckpt.h"
 #include "tests/make/mkpt.h"
 #include "tests/support/context.h"
+#include "tests/support/random.h"
 #include "tests/support/unit.h"
 
 struct fixture {
@@ -444,11 +445,7 @@ static void *use_many(void *arg)
 	uint64_t s = (uint64_t)(uintptr_t)&s | 1;
 
 	for (unsigned i = 0; i < 2000; i++) {
-		s ^= s << 13;
-		s ^= s >> 7;
-		s ^= s << 17;
-
-		const uint32_t shard = (uint32_t)(s % SHARDS);
+		const uint32_t shard = (uint32_t)(test_random(&s) % SHARDS);
 		struct shard_map m;
 		char text[16];
 

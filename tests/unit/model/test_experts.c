@@ -15,6 +15,7 @@
 #include "ckpt/views/plan.h"
 #include "tests/make/mkckpt.h"
 #include "tests/support/context.h"
+#include "tests/support/random.h"
 #include "tests/support/slices.h"
 #include "tests/support/unit.h"
 #include "tests/support/walk.h"
@@ -164,10 +165,7 @@ struct mixture {
 
 static unsigned below(struct mixture *x, unsigned n)
 {
-	x->seed ^= x->seed << 13;
-	x->seed ^= x->seed >> 7;
-	x->seed ^= x->seed << 17;
-	return (unsigned)(x->seed % n);
+	return (unsigned)(test_random(&x->seed) % n);
 }
 
 static struct mkckpt_param *add_param(struct mixture *x, unsigned group)

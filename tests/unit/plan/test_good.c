@@ -26,6 +26,7 @@
 #include "ckpt/views/plan.h"
 #include "tests/support/context.h"
 #include "tests/support/goodcase.h"
+#include "tests/support/random.h"
 
 /* One case: its digests file, split, and the plan made of its checkpoint. */
 struct good {
@@ -51,14 +52,6 @@ static int find_node(struct good *g, const char *path, uint64_t *node)
 	return rc;
 }
 
-static uint64_t next_random(uint64_t *state)
-{
-	*state ^= *state << 13;
-	*state ^= *state >> 7;
-	*state ^= *state << 17;
-	return *state;
-}
-
 /* Read the file again, in pieces of random lengths from random places, and from
  * one of them to its end; compare with `whole`. */
 static void check_pieces(struct good *g, const char *path, struct vfile *f, struct span whole)
@@ -67,9 +60,9 @@ static void check_pieces(struct good *g, const char *path, struct vfile *f, stru
 	uint8_t *piece = xrealloc(NULL, whole.len + 1);
 
 	for (unsigned i = 0; i < 40; i++) {
-		const uint64_t off = next_random(&seed) % (whole.len + 1);
+		const uint64_t off = test_random(&seed) % (whole.len + 1);
 		const size_t left = whole.len - off;
-		const size_t want = 1 + next_random(&seed) % whole.len;
+		const size_t want = 1 + test_random(&seed) % whole.len;
 		const size_t expect = want < left ? want : left;
 		struct errmsg err = { "" };
 		const int64_t got = vfile_read(f, piece, want, off, &err);

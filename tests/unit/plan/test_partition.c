@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "ckpt/table/partition.h"
+#include "tests/support/random.h"
 #include "tests/support/unit.h"
 
 #define PARAMS_MAX 12
@@ -212,24 +213,16 @@ static void sums_that_overflow_are_refused(void **state)
 	partition_done(&p);
 }
 
-static uint64_t next_random(uint64_t *s)
-{
-	*s ^= *s << 13;
-	*s ^= *s >> 7;
-	*s ^= *s << 17;
-	return *s;
-}
-
 /* Random sizes: many small, a few large, some empty. */
 static uint64_t random_numel(uint64_t *s)
 {
-	switch (next_random(s) % 4) {
+	switch (test_random(s) % 4) {
 	case 0:
-		return next_random(s) % 3;
+		return test_random(s) % 3;
 	case 1:
-		return next_random(s) % 20;
+		return test_random(s) % 20;
 	default:
-		return next_random(s) % NUMEL_MAX;
+		return test_random(s) % NUMEL_MAX;
 	}
 }
 
@@ -295,15 +288,15 @@ static void check_random(uint64_t seed)
 {
 	uint64_t s = seed * UINT64_C(0x9e3779b97f4a7c15) | 1;
 	uint64_t numel[PARAMS_MAX], padding[PARAMS_MAX];
-	const size_t n = next_random(&s) % (PARAMS_MAX + 1);
-	const unsigned ranks = 1 + (unsigned)(next_random(&s) % 33);
-	const bool zero3 = next_random(&s) % 2, padded = next_random(&s) % 2;
+	const size_t n = test_random(&s) % (PARAMS_MAX + 1);
+	const unsigned ranks = 1 + (unsigned)(test_random(&s) % 33);
+	const bool zero3 = test_random(&s) % 2, padded = test_random(&s) % 2;
 	struct partition p;
 	unsigned *taken;
 
 	for (size_t i = 0; i < n; i++) {
 		numel[i] = random_numel(&s);
-		padding[i] = next_random(&s) % 8;
+		padding[i] = test_random(&s) % 8;
 	}
 	assert_int_equal(
 		partition_init(&p, zero3, numel, padded && !zero3 ? padding : NULL, n, ranks), 0);

@@ -23,6 +23,7 @@
 #include "tests/make/mkckpt.h"
 #include "tests/make/mkpt.h"
 #include "tests/support/context.h"
+#include "tests/support/random.h"
 #include "tests/support/unit.h"
 #include "tests/support/walk.h"
 
@@ -307,25 +308,17 @@ static void threads_share_a_plan(void **state)
 	}
 }
 
-static uint64_t next_random(uint64_t *s)
-{
-	*s ^= *s << 13;
-	*s ^= *s >> 7;
-	*s ^= *s << 17;
-	return *s;
-}
-
 static void random_param(const struct mkckpt *c, struct mkckpt_param *p, char *name, size_t i,
 			 uint64_t *s)
 {
 	snprintf(name, NAME_LEN, "p%zu.w", i);
 	*p = (struct mkckpt_param){
 		.name = name,
-		.ndim = (unsigned)(next_random(s) % 4),
-		.group = (unsigned)(next_random(s) % c->ngroups),
+		.ndim = (unsigned)(test_random(s) % 4),
+		.group = (unsigned)(test_random(s) % c->ngroups),
 	};
 	for (unsigned d = 0; d < p->ndim; d++)
-		p->shape[d] = next_random(s) % (d ? 5 : 40);
+		p->shape[d] = test_random(s) % (d ? 5 : 40);
 }
 
 static void check_random(uint64_t seed)
@@ -335,15 +328,15 @@ static void check_random(uint64_t seed)
 	char names[PARAMS_MAX][NAME_LEN], why[1024];
 	char *dir = mkckpt_new_dir();
 	struct mkckpt c = {
-		.stage = 1 + (int)(next_random(&s) % 3),
-		.ranks = 1 + (unsigned)(next_random(&s) % 7),
+		.stage = 1 + (int)(test_random(&s) % 3),
+		.ranks = 1 + (unsigned)(test_random(&s) % 7),
 		.params = v,
-		.nparams = 1 + next_random(&s) % PARAMS_MAX,
-		.ngroups = 1 + next_random(&s) % 3,
-		.align = next_random(&s) % 2 ? 8 : 0,
-		.round_robin = next_random(&s) % 2,
-		.padded = next_random(&s) % 2,
-		.bf16 = next_random(&s) % 2,
+		.nparams = 1 + test_random(&s) % PARAMS_MAX,
+		.ngroups = 1 + test_random(&s) % 3,
+		.align = test_random(&s) % 2 ? 8 : 0,
+		.round_robin = test_random(&s) % 2,
+		.padded = test_random(&s) % 2,
+		.bf16 = test_random(&s) % 2,
 		.seed = seed,
 	};
 	struct errmsg err = { "" };
@@ -352,7 +345,7 @@ static void check_random(uint64_t seed)
 	for (size_t i = 0; i < c.nparams; i++)
 		random_param(&c, &v[i], names[i], i, &s);
 	mkckpt_write(&c, dir);
-	p = open_plan(dir, next_random(&s) % 2);
+	p = open_plan(dir, test_random(&s) % 2);
 	if (!mkckpt_check(&c, p, why, sizeof(why)))
 		fail_msg("seed %llu, stage %d, %u ranks: %s", (unsigned long long)seed, c.stage,
 			 c.ranks, why);

@@ -13,6 +13,7 @@
 #include "ckpt/vfile/gather.h"
 #include "tests/support/context.h"
 #include "tests/support/made.h"
+#include "tests/support/random.h"
 #include "tests/support/unit.h"
 
 /* Longer than the mapping that serves zeros. */
@@ -124,8 +125,8 @@ static void reading_out_of_order_makes_no_wrong_sum(void **state)
 
 		made_file(&f, &m, 1 + seed % 3, true, seed);
 		for (unsigned i = 0; i < 50; i++) {
-			const uint64_t off = made_random(&s) % m.size;
-			const size_t len = 1 + made_random(&s) % (m.size - off);
+			const uint64_t off = test_random(&s) % m.size;
+			const size_t len = 1 + test_random(&s) % (m.size - off);
 
 			assert_true(i % 2 ? made_read_is_right(&m, buf, len, off)
 					  : made_map_is_right(&m, len, off));
