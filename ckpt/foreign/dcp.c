@@ -16,7 +16,6 @@
 #include "ckpt/table/tagdir.h"
 #include "ckpt/foreign/dcp_extents.h"
 #include "ckpt/io/io.h"
-#include "ckpt/io/roots.h"
 #include "ckpt/table/geometry.h"
 #include "ckpt/remote/cache.h"
 #include "ckpt/remote/latency.h"
@@ -36,22 +35,22 @@ static int read_metadata(struct dcp_checkpoint *x, struct errmsg *err)
 	char *path;
 	int rc = 0;
 
-	if (asprintf(&path, "%s/" DCP_METADATA, x->path) < 0)
-		return errmsg_nomem(err, x->path);
+	if (asprintf(&path, "%s/" DCP_METADATA, x->c.path) < 0)
+		return errmsg_nomem(err, x->c.path);
 	rc = io_stat(x->c.u, path, 0, &a, NULL, NULL);
 	free(path);
 	if (!rc) {
-		rc = dcp_metadata_add(&x->metadata, x->c.u, x->path, err);
+		rc = dcp_metadata_add(&x->metadata, x->c.u, x->c.path, err);
 		x->c.witness = x->metadata.nfiles - 1;
 		return rc;
 	}
 	rc = dcp_ranks_list(x, err);
 	if (rc || x->nranks)
 		return rc;
-	pair = detect_dcp_pair(x->c.u, x->path, x->c.names_there) ?: names_dcp_pairs[0];
+	pair = detect_dcp_pair(x->c.u, x->c.path, x->c.names_there) ?: names_dcp_pairs[0];
 	for (size_t i = 0; !rc && i < 2; i++) {
-		if (asprintf(&path, "%s/%s", x->path, pair[i]) < 0)
-			return errmsg_nomem(err, x->path);
+		if (asprintf(&path, "%s/%s", x->c.path, pair[i]) < 0)
+			return errmsg_nomem(err, x->c.path);
 		if (!i || !io_stat(x->c.u, path, 0, &a, NULL, NULL))
 			rc = dcp_metadata_add(&x->metadata, x->c.u, path, err);
 		if (!i)
@@ -105,7 +104,7 @@ static int find_files(struct dcp_checkpoint *x, struct errmsg *err)
 	}
 	x->c.files = x->files;
 	if (!ok)
-		return errmsg_nomem(err, x->path);
+		return errmsg_nomem(err, x->c.path);
 	rc = parallel_steps(x->c.u, "looking at files", parallel_far, m->nfiles, 1, find_file, x,
 			    err);
 	for (size_t i = 0; !rc && i < m->nentries; i++)
@@ -113,27 +112,19 @@ static int find_files(struct dcp_checkpoint *x, struct errmsg *err)
 	return rc;
 }
 
-static int dcp_list(struct checkpoint *c, const char *path, struct errmsg *err)
+static int dcp_list(struct checkpoint *c, struct errmsg *err)
 {
 	struct dcp_checkpoint *x = own(c);
 	struct latency_request q;
 	struct attrs a;
-	int rc;
+	int rc = io_stat(c->u, c->path, 0, &a, NULL, err);
 
-	x->path = strdup(path);
-	if (!x->path)
-		return errmsg_nomem(err, path);
-	for (size_t n = strlen(x->path); n > 1 && x->path[n - 1] == '/'; n--)
-		x->path[n - 1] = '\0';
-	c->path = x->path;
-	c->tag = x->tag = io_dir_name(roots_base(c->u, x->path));
-	rc = x->tag ? io_stat(c->u, x->path, 0, &a, NULL, err) : errmsg_nomem(err, path);
 	if (rc)
 		return rc;
 	c->st = a.st;
 	latency_begin(cache_latency(c->u), &q, SIZE_MAX);
 	rc = read_metadata(x, err)
-		     ?: dcp_megatron_find(&x->megatron, &x->metadata, c->u, x->path, err);
+		     ?: dcp_megatron_find(&x->megatron, &x->metadata, c->u, x->c.path, err);
 	latency_end(cache_latency(c->u), &q);
 	rc = rc ?: find_files(x, err);
 	if (rc)
@@ -152,12 +143,12 @@ static int dcp_load(struct checkpoint *c, const struct user_rules *rules, struct
 	int rc;
 
 	c->shards = checkpoint_shards(c->u, c->files, c->nfiles);
-	x->storage = (struct dcp_storage){ c->u, x->path, c->shards,
+	x->storage = (struct dcp_storage){ c->u, x->c.path, c->shards,
 					   calloc(DCP_SMALL, sizeof(struct dcp_small)) };
 	rc = c->shards && x->storage.small ? 0 : errmsg_nomem(err, c->path);
 	rc = rc ?: x->nranks ? dcp_ranks_read(x, err) : dcp_safetensors_find(x, err);
 	rc = rc ?:
-	     dcp_model_find(&x->model, &x->metadata, &x->megatron, &x->storage, x->path, err) ?:
+	     dcp_model_find(&x->model, &x->metadata, &x->megatron, &x->storage, x->c.path, err) ?:
 	     dcp_rows(x, rules, err);
 	dcp_storage_loaded(&x->storage);
 	return rc;
@@ -220,7 +211,7 @@ static int add_range(const struct dcp_checkpoint *x, struct dcp_entry *t, uint64
 		return dcp_extents_add(&x->storage, &r, to, out, gathers, err);
 	return extent_add(out, EXTENT_ZERO, numel * dtype_size(to), 0, 0, DTYPE_U8)
 		       ? 0
-		       : errmsg_nomem(err, x->path);
+		       : errmsg_nomem(err, x->c.path);
 }
 
 int dcp_number_extents(struct dcp_checkpoint *x, const struct dcp_state *s, struct extent_map *out,
@@ -249,7 +240,7 @@ static int find_parts(struct dcp_checkpoint *x, const struct part_run *v, size_t
 	int rc;
 
 	if (!r)
-		return errmsg_nomem(err, x->path);
+		return errmsg_nomem(err, x->c.path);
 	for (size_t i = 0; i < n; i++) {
 		struct dcp_entry *t = part_entry(x, &v[i]);
 
@@ -312,8 +303,6 @@ static void dcp_close(struct checkpoint *c)
 	arena_done(&x->arena);
 	dcp_model_done(&x->model);
 	dcp_metadata_done(&x->metadata);
-	free(x->tag);
-	free(x->path);
 }
 
 const struct checkpoint_ops dcp_checkpoint_ops = {

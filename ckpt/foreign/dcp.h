@@ -19,7 +19,6 @@ struct user_rules;
  */
 struct dcp_checkpoint {
 	struct checkpoint c;
-	char *path, *tag;
 	struct tag_file *files;
 	struct dcp_metadata metadata;
 	/* Without metadata, of files that ranks have saved: those of the model, of which optimizers

@@ -61,18 +61,18 @@ int dcp_ranks_list(struct dcp_checkpoint *x, struct errmsg *err)
 	struct dirlist own = { 0 };
 	const struct dirlist *names = x->c.names_there;
 	char text[ERRMSG_MAX];
-	int rc = names ? 0 : io_list(x->c.u, x->path, 0, &own, err);
+	int rc = names ? 0 : io_list(x->c.u, x->c.path, 0, &own, err);
 
-	rc = rc ?: rank_files_find(&f, names ?: &own, x->c.u->model, x->path, err);
+	rc = rc ?: rank_files_find(&f, names ?: &own, x->c.u->model, x->c.path, err);
 	for (size_t i = 0; !rc && i < f.n + f.noptim; i++) {
 		char *path;
 
-		if (asprintf(&path, "%s/%s", x->path, f.v[i]) < 0) {
-			rc = errmsg_nomem(err, x->path);
+		if (asprintf(&path, "%s/%s", x->c.path, f.v[i]) < 0) {
+			rc = errmsg_nomem(err, x->c.path);
 			break;
 		}
 		if (dcp_metadata_add_file(&x->metadata, path) != (int64_t)i)
-			rc = errmsg_nomem(err, x->path);
+			rc = errmsg_nomem(err, x->c.path);
 		free(path);
 	}
 	x->nranks = f.n;
@@ -88,7 +88,7 @@ int dcp_ranks_list(struct dcp_checkpoint *x, struct errmsg *err)
 			"the files do not say how many ranks saved them: were those of the last ones missing, tensors would end early";
 	rank_files_done(&f);
 	dirlist_done(&own);
-	return rc ?: x->metadata.arena.failed ? errmsg_nomem(err, x->path) : 0;
+	return rc ?: x->metadata.arena.failed ? errmsg_nomem(err, x->c.path) : 0;
 }
 
 static int fail(const struct reader *r, const struct dcp_entry *t, const char *what)
@@ -522,7 +522,7 @@ static int end(struct reader *r)
 		shared |= t->depth == 2 && r->known[i].shared;
 		drop_replicas(t);
 		if (t->is_tensor && t->dtype != DTYPE_OTHER)
-			rc = dcp_chunks_check(t, r->x->path, r->err);
+			rc = dcp_chunks_check(t, r->x->c.path, r->err);
 	}
 	for (size_t i = 0; shared && i < r->m->nentries; i++)
 		r->m->entries[i].is_buffer = r->m->entries[i].depth == 2 && !r->known[i].shared;
@@ -545,7 +545,7 @@ int dcp_ranks_read(struct dcp_checkpoint *x, struct errmsg *err)
 		struct batch *b = calloc(1, sizeof(*b));
 
 		if (!b) {
-			rc = errmsg_nomem(err, x->path);
+			rc = errmsg_nomem(err, x->c.path);
 			break;
 		}
 		b->x = x;

@@ -20,7 +20,7 @@
 
 static int dcp_rows_nomem(const struct dcp_checkpoint *x, struct errmsg *err)
 {
-	return errmsg_nomem(err, x->path);
+	return errmsg_nomem(err, x->c.path);
 }
 
 /* Describe a state of a group. */
@@ -53,7 +53,7 @@ static int refuse_states(struct dcp_checkpoint *x, struct param_states *to, cons
 
 	snprintf(text, sizeof(text),
 		 "%s: the optimizer's state %.100s has no usable name, or is one of more than %u",
-		 x->path, name, PARAM_STATES_MAX);
+		 x->c.path, name, PARAM_STATES_MAX);
 	to->n = 1;
 	to->refused_rc = -ENOTSUP;
 	to->refused = arena_strdup(&x->arena, text);
@@ -269,9 +269,9 @@ static void order_rows(struct dcp_checkpoint *x)
 static int match_rules(struct dcp_checkpoint *x, const struct user_rules *rules, struct errmsg *err)
 {
 	struct errmsg why = { "" };
-	int rc = merge_rules_new(NULL, x->path, &x->rules, &why) ?:
+	int rc = merge_rules_new(NULL, x->c.path, &x->rules, &why) ?:
 		 model_override(x->rules, rules, &why) ?:
-		 model_match(x->rows, x->c.nparams, x->rules, x->path, false, &x->arena, &x->c.scaled, &why);
+		 model_match(x->rows, x->c.nparams, x->rules, x->c.path, false, &x->arena, &x->c.scaled, &why);
 
 	x->c.rules = x->rules;
 	return rc ? errmsg_set(err, rc, "%s: %s", x->c.files[x->c.witness].path, why.text) : 0;

@@ -110,13 +110,13 @@ int dcp_safetensors_find(struct dcp_checkpoint *x, struct errmsg *err)
 {
 	const struct dcp_metadata *m = &x->metadata;
 	struct finding f = { .x = x, .wanted = calloc(m->nfiles + 1, sizeof(*f.wanted)) };
-	int rc = f.wanted ? 0 : errmsg_nomem(err, x->path);
+	int rc = f.wanted ? 0 : errmsg_nomem(err, x->c.path);
 
 	if (!rc && want_files(&f)) {
 		f.by_key = dcp_entries_by_key(m);
 		rc = f.by_key ? parallel_far(m->nfiles, 1, read_file, &f, err)
 						?: check_found(x, err)
-			      : errmsg_nomem(err, x->path);
+			      : errmsg_nomem(err, x->c.path);
 	}
 	free(f.by_key);
 	free(f.wanted);

@@ -9,7 +9,6 @@
 #include "ckpt/table/hfdir.h"
 #include "ckpt/format/names.h"
 #include "ckpt/format/value.h"
-#include "ckpt/io/roots.h"
 #include "ckpt/table/geometry.h"
 #include "ckpt/vfile/file_layout.h"
 
@@ -25,15 +24,13 @@ static struct hf_checkpoint *hf_of(struct checkpoint *c)
 	return (struct hf_checkpoint *)c;
 }
 
-static int hf_list(struct checkpoint *c, const char *path, struct errmsg *err)
+static int hf_list(struct checkpoint *c, struct errmsg *err)
 {
 	struct hfdir *d = &hf_of(c)->d;
-	const int rc = hfdir_open(c->u, d, path, c->names_there, err);
+	const int rc = hfdir_open(c->u, d, c->path, c->names_there, err);
 
 	if (rc)
 		return rc;
-	c->path = d->path;
-	c->tag = roots_base(c->u, d->path);
 	c->st = d->st;
 	c->files = d->files;
 	c->nfiles = d->nfiles;

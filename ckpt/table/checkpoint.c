@@ -14,6 +14,8 @@
 #include "ckpt/table/tagdir.h"
 #include "ckpt/table/tags.h"
 #include "ckpt/format/cast.h"
+#include "ckpt/io/io.h"
+#include "ckpt/io/roots.h"
 #include "ckpt/io/shards.h"
 #include "ckpt/table/geometry.h"
 #include "ckpt/vfile/extent.h"
@@ -39,6 +41,25 @@ bool param_state_number(const struct param_state *st, double *out)
 	return true;
 }
 
+/* Set the path and the name of the directory. */
+static bool set_path(struct checkpoint *c, const char *path)
+{
+	size_t n = strlen(path);
+
+	while (n > 1 && path[n - 1] == '/')
+		n--;
+	c->path = strndup(path, n);
+	c->tag = c->path ? io_dir_name(roots_base(c->u, c->path)) : NULL;
+	return c->tag;
+}
+
+static void free_checkpoint(struct checkpoint *c)
+{
+	free(c->path);
+	free(c->tag);
+	free(c);
+}
+
 int checkpoint_list(struct uckpt *u, const struct checkpoint_ops *ops, const char *path,
 		    const struct dirlist *names, struct checkpoint **out, struct errmsg *err)
 {
@@ -50,9 +71,13 @@ int checkpoint_list(struct uckpt *u, const struct checkpoint_ops *ops, const cha
 		return errmsg_nomem(err, path);
 	c->u = u;
 	c->ops = ops;
+	if (!set_path(c, path)) {
+		free_checkpoint(c);
+		return errmsg_nomem(err, path);
+	}
 	/* One that could not be listed has no directories. */
 	c->names_there = names && names->ndirs ? names : NULL;
-	rc = ops->list(c, path, err);
+	rc = ops->list(c, err);
 	c->names_there = NULL;
 	if (rc)
 		checkpoint_close(c);
@@ -88,7 +113,7 @@ void checkpoint_close(struct checkpoint *c)
 		return;
 	shards_free(c->shards);
 	c->ops->close(c);
-	free(c);
+	free_checkpoint(c);
 }
 
 bool param_state_equal(const struct param_state *a, const struct param_state *b)

@@ -77,9 +77,9 @@ struct param_states {
 struct checkpoint {
 	struct uckpt *u;
 	const struct checkpoint_ops *ops;
-	/* Of the directory: its path, the path's last component, its owner and permission
-	 * bits. */
-	const char *path, *tag;
+	/* Of the directory: its path, without slashes at its end; the path's last component; its
+	 * owner and permission bits, which the loader finds. */
+	char *path, *tag;
 	struct stat st;
 	const struct dirlist *names_there; /* in the directory, while `list` runs; or NULL */
 	/* In the numbering of extents: */
@@ -138,7 +138,7 @@ struct part_run {
 struct checkpoint_ops {
 	size_t size; /* of the loader's structure, which begins with a checkpoint */
 	/* Fill in what concerns files, but for `shards`. */
-	int (*list)(struct checkpoint *c, const char *path, struct errmsg *err);
+	int (*list)(struct checkpoint *c, struct errmsg *err);
 	/* Read the rows, and open `shards` if that needs them.  `rules` (may be NULL) come before
 	 * those of the checkpoint. */
 	int (*load)(struct checkpoint *c, const struct user_rules *rules, struct errmsg *err);

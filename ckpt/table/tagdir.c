@@ -25,7 +25,6 @@
 #include "ckpt/format/ptfile.h"
 #include "ckpt/format/value.h"
 #include "ckpt/io/io.h"
-#include "ckpt/io/roots.h"
 
 /* At most this many missing files are listed one by one. */
 #define MISSING_MAX 100
@@ -346,11 +345,7 @@ int tagdir_scan(struct uckpt *u, struct tagdir *d, const char *path, const struc
 	*d = (struct tagdir){ .u = u, .path = strdup(path) };
 	if (!d->path)
 		return errmsg_nomem(err, path);
-	for (size_t n = strlen(d->path); n > 1 && d->path[n - 1] == '/'; n--)
-		d->path[n - 1] = '\0';
-	d->tag = io_dir_name(roots_base(u, d->path));
-	rc = d->tag ? scan_names(d, names, &stage0, err)
-		    : errmsg_nomem(err, path);
+	rc = scan_names(d, names, &stage0, err);
 	if (!rc && d->zero3)
 		rc = scan_nvme(u, d, err);
 	if (!rc)
@@ -389,7 +384,6 @@ void tagdir_done(struct tagdir *d)
 		free(d->files[i].path);
 	free(d->files);
 	free(d->path);
-	free(d->tag);
 	free(d->left);
 	*d = (struct tagdir){ 0 };
 }

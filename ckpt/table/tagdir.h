@@ -21,7 +21,6 @@ struct uckpt;
 struct tagdir {
 	struct uckpt *u;
 	char *path;
-	char *tag; /* last component of path */
 	struct stat st;         /* the directory's owner and permission bits */
 	struct permissions readable_by;   /* users that may read all files */
 	struct permissions names;         /* users that may read all model states, which

@@ -93,8 +93,6 @@ static void set_files(struct zero_checkpoint *r)
 {
 	const struct tagdir *d = &r->dir;
 
-	r->c.path = d->path;
-	r->c.tag = d->tag;
 	r->c.st = d->st;
 	r->c.files = d->files;
 	r->c.nfiles = d->nfiles;
@@ -110,13 +108,13 @@ static void set_files(struct zero_checkpoint *r)
 	r->c.nexperts = d->nexpert;
 }
 
-static int zero_list(struct checkpoint *c, const char *path, struct errmsg *err)
+static int zero_list(struct checkpoint *c, struct errmsg *err)
 {
 	struct zero_checkpoint *r = (struct zero_checkpoint *)c;
 	int rc;
 
 	pthread_mutex_init(&r->lock, NULL);
-	rc = tagdir_scan(c->u, &r->dir, path, c->names_there, err);
+	rc = tagdir_scan(c->u, &r->dir, c->path, c->names_there, err);
 	if (!rc)
 		set_files(r);
 	return rc;

@@ -118,6 +118,21 @@ static void stage_3_has_the_converters_files(void **state)
 	tear_down(&x);
 }
 
+static void a_path_may_end_in_slashes(void **state)
+{
+	const struct mkckpt c = mkckpt_small(2);
+	char *dir = mkckpt_new_dir(), path[PATH_MAX];
+	struct plan *p;
+
+	mkckpt_write(&c, dir);
+	snprintf(path, sizeof(path), "%s//", dir);
+	p = open_plan(path, false);
+	assert_string_equal(plan_checkpoint(p)->path, dir);
+	assert_string_equal(plan_checkpoint(p)->tag, strrchr(dir, '/') + 1);
+	plan_close(p);
+	mkckpt_free_dir(dir);
+}
+
 /* An engine in stage 1 or 2 may have more groups than the one that saved. */
 static void any_stage_has_groups_for_an_engine_with_more(void **state)
 {
@@ -366,6 +381,7 @@ int main(void)
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(stage_2_has_the_converters_files),
 		cmocka_unit_test(stage_3_has_the_converters_files),
+		cmocka_unit_test(a_path_may_end_in_slashes),
 		cmocka_unit_test(any_stage_has_groups_for_an_engine_with_more),
 		cmocka_unit_test(what_is_not_there_is_not_found),
 		cmocka_unit_test(wrong_nodes_are_refused),
