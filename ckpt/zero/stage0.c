@@ -44,21 +44,9 @@ int stage0_tensor(struct stage0_builder *b, const struct ptfile *pt, uint32_t fi
 
 bool stage0_is_buffer(const struct stage0_builder *b, const char *name)
 {
-	return array_find(b->buffers, b->nbuffers, sizeof(*b->buffers), name);
-}
+	const struct module_entry *e = module_entries_find(&b->in_module, name);
 
-static int list_buffers(struct stage0_builder *b)
-{
-	const struct value_seq *names = value_find_items(b->model->root, "buffer_names");
-
-	b->nbuffers = names ? names->n : 0;
-	b->buffers = arena_alloc(&b->o->arena, (b->nbuffers + 1) * sizeof(*b->buffers));
-	if (!b->buffers)
-		return errmsg_nomem(b->err, b->file);
-	for (size_t i = 0; i < b->nbuffers; i++)
-		b->buffers[i] = value_cstr(names->v[i]);
-	qsort(b->buffers, b->nbuffers, sizeof(*b->buffers), array_by_text);
-	return 0;
+	return e && e->buffer;
 }
 
 /* The parameter whose elements a tensor has, or NULL. */
@@ -265,12 +253,16 @@ static int sort_ties(struct stage0_builder *b)
 int stage0_find_params(struct stage0_builder *b)
 {
 	const struct value_dict *module;
-	int rc = module_dict(b->model->root, b->file, &b->o->arena, &module, b->err)
-			 ?: list_buffers(b);
+	int rc = module_dict(b->model->root, b->file, &b->o->arena, &module, b->err);
 
-	/* Dense parameters are those of the rank's own file. */
-	if (rc || b->peer)
+	if (rc)
 		return rc;
+	module_entries_init(&b->in_module, &b->o->arena, b->model->root, module);
+	if (b->o->arena.failed)
+		return errmsg_nomem(b->err, b->file);
+	/* Dense parameters are those of the rank's own file. */
+	if (b->peer)
+		return 0;
 	if (module)
 		return add_tensors(b, b->model, b->model_number, module, "");
 	return list_ties(b) ?: add_layers(b) ?: sort_ties(b);

@@ -6,6 +6,7 @@
 #include "ckpt/table/tagdir.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/table/experts.h"
+#include "ckpt/table/module_entries.h"
 #include "ckpt/zero/stage0.h"
 
 struct value_seq;
@@ -78,8 +79,7 @@ struct stage0_builder {
 	size_t nparams, params_cap; /* with experts, once entries of dense ones have theirs */
 	uint64_t numel;        /* of all */
 	struct hashtab places; /* parameters, by their data's place */
-	const char **buffers;  /* names, sorted */
-	size_t nbuffers;
+	struct module_entries in_module; /* of these and others */
 	char **ties; /* names of parameters of tied modules */
 	size_t nties;
 };

@@ -436,6 +436,30 @@ static int read_all(const char *dir, bool walk, struct errmsg *err)
 	return rc;
 }
 
+/* Buffers by another name, in the set that DeepSpeed saved up to 0.16, and what
+ * get_extra_state() returned have a parameter's shape, and are none. */
+static void what_is_no_parameter_is_matched_with_none(void **state)
+{
+	static const char *const changes[] = {
+		"['module']['b'] = Zeros(5, 5); ['buffer_names'] += 'b'",
+		"['module']['b'] = Zeros(5, 5); ['buffer_names'] += 'b';"
+		" ['module']['again'] = @['module']['b']",
+		"['module']['b'] = Zeros(5, 5); ['buffer_names'] = Call('builtins', 'set', ['b'])",
+		"['module']['inner._extra_state'] = Zeros(5, 5)",
+	};
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(changes); i++) {
+		const struct damage change = { FP32, changes[i], 0, "" };
+		char *const dir = damage(&change);
+		struct errmsg err = { "" };
+
+		if (read_all(dir, true, &err))
+			fail_msg("%s: %s", changes[i], err.text);
+		mkckpt_free_dir(dir);
+	}
+}
+
 /* Whatever is changed in model states, they are read or refused with a message that names
  * the directory. */
 static void mutants_are_read_or_refused(void **state)
@@ -484,6 +508,7 @@ int main(void)
 		cmocka_unit_test(layers_do_not_stay_open),
 		cmocka_unit_test(a_negative_rank_has_no_layer),
 		cmocka_unit_test(a_layer_has_one_file),
+		cmocka_unit_test(what_is_no_parameter_is_matched_with_none),
 		cmocka_unit_test(mutants_are_read_or_refused),
 	};
 
