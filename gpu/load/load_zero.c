@@ -12,7 +12,6 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/source.h"
-#include "ckpt/foreign/dcp.h"
 #include "ckpt/foreign/loaders.h"
 #include "ckpt/io/shards.h"
 #include "ckpt/vfile/extent.h"
@@ -245,9 +244,9 @@ static void load_zero_close_source(struct load_source *s)
  */
 static int check_layers(const struct zero_source *z, struct errmsg *err)
 {
-	const struct tagdir *dir = dcp_of(z->c) ? NULL : &zero_of(z->c)->dir;
+	const struct zero_checkpoint *r = zero_of(z->c);
 
-	if (z->s.naming.family != NAMING_MEGATRON || !dir)
+	if (z->s.naming.family != NAMING_MEGATRON || !r)
 		return 0;
 	for (size_t i = 0; i < z->s.whole->nparams; i++) {
 		const struct naming_tensor *t = &z->s.tensors[i];
@@ -255,7 +254,7 @@ static int check_layers(const struct zero_source *z, struct errmsg *err)
 		if (!checkpoint_find(z->c, t->name))
 			continue; /* of another model */
 		for (unsigned slice = 0; slice < z->c->tp; slice++)
-			if (!tagdir_find(dir,
+			if (!tagdir_find(&r->dir,
 					 &(struct ckname){ .kind = TAG_FILE_LAYER,
 							   .mp = slice,
 							   .layer = t->layer },
@@ -263,7 +262,7 @@ static int check_layers(const struct zero_source *z, struct errmsg *err)
 				return errmsg_set(
 					err, -ENOENT,
 					"%s: layer_%02u-model_%02u-model_states.pt is missing",
-					dir->path, t->layer, slice);
+					r->dir.path, t->layer, slice);
 	}
 	return 0;
 }
