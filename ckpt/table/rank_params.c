@@ -28,6 +28,14 @@
 #define RANK_PARAMS_MAX (1u << 22)
 #define RANK_PARAMS_GROUPS_MAX (1u << 16)
 
+bool ties_add(struct ties *t, struct arena *a, const char *name, const char *of)
+{
+	if (!arena_reserve(a, &t->v, t->n, &t->cap, t->n + 1, sizeof(*t->v)))
+		return false;
+	t->v[t->n++] = (struct tie){ name, of };
+	return true;
+}
+
 /* Append a slice; the pointer is valid until the next call. NULL if memory runs
  * out. */
 static struct slice *add_slice(const struct rank_params_loader *l, const char *name)

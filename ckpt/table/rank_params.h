@@ -38,10 +38,7 @@ struct rank_rest {
 	const struct rank_entry **frozen;
 	size_t nfrozen;
 	/* Further names of tensors: shared_params, then those that `module` shows. */
-	struct rank_tie {
-		const char *name, *of;
-	} *ties;
-	size_t nties, ties_cap;
+	struct ties ties;
 	/* Names of a pipeline's buffers, since a pipeline has no module. */
 	const char **buffers;
 	size_t nbuffers;

@@ -118,11 +118,8 @@ static struct known *known_of(const struct reader *r, const struct module_entry 
 static void tie(struct reader *r, const char *name, const char *of)
 {
 	struct arena *a = &r->l->c->arena;
-	struct rank_rest *m = &r->l->c->rest;
 
-	if (arena_reserve(a, &m->ties, m->nties, &m->ties_cap, m->nties + 1, sizeof(*m->ties)))
-		m->ties[m->nties++] =
-			(struct rank_tie){ arena_strdup(a, name), arena_strdup(a, of) };
+	ties_add(&r->l->c->rest.ties, a, arena_strdup(a, name), arena_strdup(a, of));
 }
 
 /* Read the names that the open file lists. */

@@ -9,6 +9,7 @@
 #include "ckpt/base/array.h"
 #include "ckpt/format/tensor.h"
 
+struct arena;
 struct expert_layer;
 struct param_states;
 
@@ -34,6 +35,17 @@ struct slice {
 	unsigned expert;  /* native: local number */
 	const char *rest; /* the name after the expert's number */
 };
+
+/* Further names of tensors. */
+struct ties {
+	struct tie {
+		const char *name, *of;
+	} *v;
+	size_t n, cap;
+};
+
+/* Add one, whose names live as long as the arena.  False when that is exhausted. */
+bool ties_add(struct ties *t, struct arena *a, const char *name, const char *of);
 
 /* Slices in the order of param_shapes and of a flat group (ZeRO-3: a sub-group).  In
  * stages 1 and 2 those without elements are only here: the optimizer does not have

@@ -328,13 +328,13 @@ static int add_ties(struct rows_finder *f, const struct rank_rest *m)
 {
 	int rc = 0;
 
-	for (size_t i = 0; !rc && i < m->nties; i++) {
-		const struct param *x = rows_by_name(f, m->ties[i].of);
+	for (size_t i = 0; !rc && i < m->ties.n; i++) {
+		const struct param *x = rows_by_name(f, m->ties.v[i].of);
 
 		/* A name with a tensor of its own is not really tied. */
-		if (x && !rows_by_name(f, m->ties[i].name))
+		if (x && !rows_by_name(f, m->ties.v[i].name))
 			rc = add_new(f, PARAM_ALIAS,
-				     (struct param){ .name = m->ties[i].name,
+				     (struct param){ .name = m->ties.v[i].name,
 						     .ndim = x->ndim,
 						     .shape = x->shape,
 						     .numel = x->numel,

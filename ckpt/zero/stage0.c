@@ -64,18 +64,6 @@ static const struct stage0_param *find_same(const struct stage0_builder *b, cons
 	return NULL;
 }
 
-/* Note another name of a parameter. */
-static int add_tie(struct stage0_builder *b, const char *name, const char *of)
-{
-	struct stage0_rank *o = b->o;
-
-	if (!arena_reserve(&o->arena, &o->ties, o->nties, &o->ties_cap, o->nties + 1,
-			   sizeof(*o->ties)))
-		return errmsg_nomem(b->err, b->file);
-	o->ties[o->nties++] = (struct stage0_tie){ name, of };
-	return 0;
-}
-
 static int add_param(struct stage0_builder *b, const char *name, const struct stored *weight)
 {
 	const struct stage0_param *same = find_same(b, weight);
@@ -84,7 +72,9 @@ static int add_param(struct stage0_builder *b, const char *name, const struct st
 	if (rc)
 		return rc;
 	if (same)
-		return add_tie(b, name, same->name);
+		return ties_add(&b->o->ties, &b->o->arena, name, same->name)
+			       ? 0
+			       : errmsg_nomem(b->err, b->file);
 	if (!arena_reserve(&b->o->arena, &b->params, b->nparams, &b->params_cap, b->nparams + 1,
 			   sizeof(*b->params)) ||
 	    !hashtab_add(&b->places, hash_number(weight->storage), (uint32_t)b->nparams))

@@ -47,10 +47,7 @@ struct stage0_rank {
 	struct arena arena;
 	struct stage0_group *groups;
 	size_t ngroups;
-	struct stage0_tie {
-		const char *name, *of; /* a parameter */
-	} * ties;
-	size_t nties, ties_cap;
+	struct ties ties; /* of parameters */
 	enum dtype weights;  /* the type of the first parameter's master */
 	bool steps_differ;   /* within a group: the first parameter's is used */
 	const char *source;  /* in words */

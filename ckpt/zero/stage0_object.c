@@ -121,8 +121,8 @@ static struct value *ties_value(const struct stage0_rank *r, struct arena *a)
 {
 	struct value *dict = value_new(a, VALUE_DICT);
 
-	for (size_t i = 0; i < r->nties; i++)
-		value_dict_set(a, dict, r->ties[i].name, value_new_str(a, r->ties[i].of));
+	for (size_t i = 0; i < r->ties.n; i++)
+		value_dict_set(a, dict, r->ties.v[i].name, value_new_str(a, r->ties.v[i].of));
 	return dict;
 }
 

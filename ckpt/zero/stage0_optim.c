@@ -486,7 +486,7 @@ static int add_weights(struct stage0_builder *b)
 	o->groups = arena_alloc(&o->arena, ((shapes ? shapes->n : 0) + 1) * sizeof(*o->groups));
 	if (!o->groups)
 		return stage0_nomem(b);
-	o->ngroups = o->nties = 0;
+	o->ngroups = o->ties.n = 0;
 	if (b->s->dir->nmodel == 1 && module)
 		return 0;
 	if (!shapes)
