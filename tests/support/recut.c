@@ -2,6 +2,7 @@
 /* Re-cut checkpoints, written to a disk without threads or sync. */
 #include "tests/support/context.h"
 #include "tests/support/recut.h"
+#include "tests/support/walk.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -9,7 +10,6 @@
 #include <stdlib.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/vfile/vfile.h"
 #include "ckpt/views/plan.h"
 
 int recut_open(const char *tag, unsigned ranks, unsigned stage,
@@ -43,23 +43,15 @@ static int write_file(struct plan *p, const struct plan_entry *e,
 		      const char *dir, struct errmsg *err)
 {
 	char path[PATH_MAX];
-	struct vfile *f;
 	uint64_t size;
-	void *bytes;
-	int rc = plan_file_open(p, e->node, &f, err);
+	uint8_t *bytes = walk_read_node(p, e->node, &size, err);
+	int rc;
 
-	if (rc)
-		return rc;
-	size = vfile_size(f);
-	bytes = malloc(size + 1);
-	if (!bytes || vfile_read(f, bytes, size, 0, err) != (int64_t)size) {
-		rc = -EIO;
-	} else {
-		snprintf(path, sizeof(path), "%s/%s", dir, e->name);
-		rc = write_bytes(path, bytes, size, err);
-	}
+	if (!bytes)
+		return -EIO;
+	snprintf(path, sizeof(path), "%s/%s", dir, e->name);
+	rc = write_bytes(path, bytes, size, err);
 	free(bytes);
-	vfile_free(f);
 	return rc;
 }
 

@@ -181,3 +181,30 @@ void walk_directory(const char *dir, const struct plan_options *options)
 	fprintf(stderr, "%s\n", err.text);
 	abort();
 }
+
+uint8_t *walk_read_node(struct plan *p, uint64_t node, uint64_t *size, struct errmsg *err)
+{
+	struct vfile *f;
+	uint8_t *bytes;
+
+	if (plan_file_open(p, node, &f, err))
+		return NULL;
+	*size = vfile_size(f);
+	bytes = malloc(*size + 1);
+	if (!bytes)
+		abort();
+	if (vfile_read(f, bytes, *size, 0, err) != (int64_t)*size) {
+		free(bytes);
+		bytes = NULL;
+	}
+	vfile_free(f);
+	return bytes;
+}
+
+uint8_t *walk_read(struct plan *p, uint64_t dir, const char *name, uint64_t *size,
+		   struct errmsg *err)
+{
+	uint64_t node;
+
+	return plan_lookup(p, dir, name, &node, err) ? NULL : walk_read_node(p, node, size, err);
+}

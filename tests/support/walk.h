@@ -2,6 +2,8 @@
 #ifndef TESTS_WALK_H
 #define TESTS_WALK_H
 
+#include <stdint.h>
+
 #include <errno.h>
 
 struct errmsg;
@@ -28,5 +30,11 @@ int walk_views(struct plan *universal, struct errmsg *err);
 /* Plan and check a directory of any bytes, and walk all its views; abort if one is
  * broken. */
 void walk_directory(const char *dir, const struct plan_options *options);
+
+/* Read a whole file of a tree: a node, or a name in a directory.  The caller frees it, which
+ * has room for one byte more.  NULL with an error. */
+uint8_t *walk_read_node(struct plan *p, uint64_t node, uint64_t *size, struct errmsg *err);
+uint8_t *walk_read(struct plan *p, uint64_t dir, const char *name, uint64_t *size,
+		   struct errmsg *err);
 
 #endif

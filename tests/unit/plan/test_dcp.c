@@ -19,7 +19,6 @@
 #include "ckpt/format/ptfile.h"
 #include "ckpt/table/geometry.h"
 #include "ckpt/table/checkpoint.h"
-#include "ckpt/vfile/vfile.h"
 #include "ckpt/views/plan.h"
 #include "tests/make/mkckpt.h"
 #include "tests/support/context.h"
@@ -49,21 +48,10 @@ static const struct value *argument(const struct value *call, size_t i)
 /* Read a file; the caller frees .p, which is NULL after an error. */
 static struct span read_file(struct plan *p, uint64_t dir, const char *name)
 {
-	struct span s = { NULL, 0 };
-	struct vfile *f;
-	uint64_t node;
+	uint64_t size = 0;
+	const uint8_t *bytes = walk_read(p, dir, name, &size, NULL);
 
-	if (plan_lookup(p, dir, name, &node, NULL) ||
-	    plan_file_open(p, node, &f, NULL))
-		return s;
-	s.len = (size_t)vfile_size(f);
-	s.p = xrealloc(NULL, s.len + 1);
-	if (vfile_read(f, (void *)s.p, s.len, 0, NULL) != (int64_t)s.len) {
-		free((void *)s.p);
-		s.p = NULL;
-	}
-	vfile_free(f);
-	return s;
+	return (struct span){ bytes, (size_t)size };
 }
 
 /* Read the tensor that a file of torch.save has as its root or under "param", in row-major

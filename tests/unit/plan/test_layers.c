@@ -10,13 +10,13 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/format/value.h"
-#include "ckpt/vfile/vfile.h"
 #include "ckpt/views/plan.h"
 #include "tests/make/mkckpt.h"
 #include "tests/make/mkpt.h"
 #include "tests/support/context.h"
 #include "tests/support/realfiles.h"
 #include "tests/support/unit.h"
+#include "tests/support/walk.h"
 
 #define PIPELINE "tests/good/megatron/tp2_pp2_z1_fp32/global_step5/*.pt"
 
@@ -75,19 +75,14 @@ static void list_layer(struct plan *p, char *text, size_t size)
 	struct errmsg err = { "" };
 	struct source src;
 	struct ptfile pt;
-	struct vfile *f;
 	struct tensor t;
-	uint64_t node, at;
-	uint8_t *bytes;
+	uint64_t at, len;
+	uint8_t *bytes = walk_read(p, PLAN_ROOT, "pytorch_model.bin", &len, &err);
 	size_t n = 0;
 
-	if (plan_lookup(p, PLAN_ROOT, "pytorch_model.bin", &node, &err) ||
-	    plan_file_open(p, node, &f, &err))
+	if (!bytes)
 		fail_msg("%s", err.text);
-	bytes = malloc(vfile_size(f));
-	assert_non_null(bytes);
-	assert_int_equal(vfile_read(f, bytes, vfile_size(f), 0, &err), vfile_size(f));
-	source_init_span(&src, "weights", (struct span){ bytes, (size_t)vfile_size(f) });
+	source_init_span(&src, "weights", (struct span){ bytes, (size_t)len });
 	if (ptfile_open_source(&pt, &src, &err))
 		fail_msg("%s", err.text);
 	for (size_t i = 0; i < value_pairs(pt.root)->n; i++) {
@@ -102,7 +97,6 @@ static void list_layer(struct plan *p, char *text, size_t size)
 				      dtype_name(t.dtype), (double)last);
 	}
 	ptfile_close(&pt);
-	vfile_free(f);
 	free(bytes);
 }
 

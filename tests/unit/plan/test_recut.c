@@ -20,7 +20,6 @@
 #include "ckpt/format/value.h"
 #include "ckpt/io/io.h"
 #include "ckpt/table/checkpoint.h"
-#include "ckpt/vfile/vfile.h"
 #include "ckpt/views/plan.h"
 #include "tests/make/mkckpt.h"
 #include "tests/support/context.h"
@@ -54,30 +53,12 @@ static __attribute__((format(printf, 2, 3))) void fail(struct recut *r, const ch
 	r->failures++;
 }
 
-/* The bytes of a file of a tree; NULL after a failure. */
-static uint8_t *read_node(struct plan *p, uint64_t node, uint64_t *size, struct errmsg *err)
-{
-	struct vfile *f;
-	uint8_t *bytes;
-
-	if (plan_file_open(p, node, &f, err))
-		return NULL;
-	*size = vfile_size(f);
-	bytes = xrealloc(NULL, *size + 1);
-	if (vfile_read(f, bytes, *size, 0, err) != (int64_t)*size) {
-		free(bytes);
-		bytes = NULL;
-	}
-	vfile_free(f);
-	return bytes;
-}
-
 static void compare_files(struct recut *r, struct plan *p, uint64_t a, uint64_t b, const char *what)
 {
 	struct errmsg err = { "" };
 	uint64_t na = 0, nb = 0;
-	uint8_t *x = read_node(r->whole, a, &na, &err);
-	uint8_t *y = x ? read_node(p, b, &nb, &err) : NULL;
+	uint8_t *x = walk_read_node(r->whole, a, &na, &err);
+	uint8_t *y = x ? walk_read_node(p, b, &nb, &err) : NULL;
 
 	r->checks++;
 	if (!y || na != nb || memcmp(x, y, na) != 0)
@@ -162,7 +143,7 @@ static void compare_with_disk(struct recut *r, struct plan *p, const struct plan
 	char path[2 * GOOD_PATH_LEN];
 	struct errmsg err = { "" };
 	uint64_t size = 0;
-	uint8_t *made = read_node(p, e->node, &size, &err);
+	uint8_t *made = walk_read_node(p, e->node, &size, &err);
 	struct source src;
 	uint8_t *saved;
 

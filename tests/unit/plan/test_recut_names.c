@@ -11,12 +11,12 @@
 #include "ckpt/format/tensor.h"
 #include "ckpt/format/value.h"
 #include "ckpt/io/io.h"
-#include "ckpt/vfile/vfile.h"
 #include "ckpt/views/plan.h"
 #include "tests/make/mkckpt.h"
 #include "tests/support/context.h"
 #include "tests/support/recut.h"
 #include "tests/support/unit.h"
+#include "tests/support/walk.h"
 
 #define SHAPES "frozen_param_shapes"
 #define PARTS "frozen_param_fragments"
@@ -118,25 +118,17 @@ static void names_are_told_by_storage(void **state)
 		check_row(i);
 }
 
-static char *read_weights(const char *path, size_t *len)
+static uint8_t *read_weights(const char *path, uint64_t *len)
 {
 	const struct plan_options options = { .type.kind = PLAN_FP32 };
 	struct errmsg err = { "" };
-	struct vfile *f;
 	struct plan *p;
-	uint64_t node;
-	char *bytes;
+	uint8_t *bytes = NULL;
 
-	if (plan_open(test_context(), path, &options, &p, &err) ||
-	    plan_lookup(p, PLAN_ROOT, "pytorch_model.bin", &node, &err) ||
-	    plan_file_open(p, node, &f, &err))
+	if (!plan_open(test_context(), path, &options, &p, &err))
+		bytes = walk_read(p, PLAN_ROOT, "pytorch_model.bin", len, &err);
+	if (!bytes)
 		fail_msg("%s", err.text);
-	*len = (size_t)vfile_size(f);
-	bytes = malloc(*len);
-	assert_non_null(bytes);
-	if (vfile_read(f, bytes, *len, 0, &err) != (int64_t)*len)
-		fail_msg("%s", err.text);
-	vfile_free(f);
 	plan_close(p);
 	return bytes;
 }
@@ -144,9 +136,10 @@ static char *read_weights(const char *path, size_t *len)
 static void frozen_parameters_stay_what_they_are(void **state)
 {
 	const char *top = getenv("top_srcdir");
-	char *dir = mkckpt_new_dir(), path[1000], *old, *new;
+	char *dir = mkckpt_new_dir(), path[1000];
+	uint8_t *old, *new;
 	struct errmsg err = { "" };
-	size_t len, n;
+	uint64_t len, n;
 	struct plan *p;
 
 	(void)state;

@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/vfile/vfile.h"
 #include "ckpt/views/plan.h"
 #include "tests/make/literal.h"
 #include "tests/make/mkckpt.h"
@@ -80,16 +79,10 @@ static struct plan *open_kind(struct plan *universal, enum plan_kind kind, const
 static uint8_t *read_whole(struct plan *p, const char *name, uint64_t *size)
 {
 	struct errmsg err = { "" };
-	uint8_t *bytes;
-	uint64_t node;
-	struct vfile *f;
+	uint8_t *bytes = walk_read(p, PLAN_ROOT, name, size, &err);
 
-	if (plan_lookup(p, PLAN_ROOT, name, &node, &err) || plan_file_open(p, node, &f, &err))
+	if (!bytes)
 		fail_msg("%s: %s", name, err.text);
-	*size = vfile_size(f);
-	bytes = malloc(*size + 1);
-	assert_int_equal(vfile_read(f, bytes, *size, 0, &err), *size);
-	vfile_free(f);
 	return bytes;
 }
 
