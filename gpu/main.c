@@ -6,7 +6,7 @@
 #include "ckpt/base/errmsg.h"
 #include "gpu/comm/comm.h"
 #include "gpu/train/command.h"
-#include "gpu/watch/stop.h"
+#include "gpu/watch/watch.h"
 
 int main(int argc, char **argv)
 {

@@ -434,10 +434,11 @@ static int remove_entry(const char *path, const struct stat *st, int type,
 	return 0;
 }
 
-static void remove_tree(const char *path)
+int output_remove_tree(const char *path)
 {
 	/* One directory open at a time: all other descriptors may be in use. */
 	nftw(path, remove_entry, 1, FTW_DEPTH | FTW_PHYS);
+	return remove(path) == 0 || errno == ENOENT ? 0 : -errno;
 }
 
 size_t output_tmp_len(const char *tmp)
@@ -454,7 +455,7 @@ void output_sweep(const char *path)
 	if (fd < 0)
 		return;
 	if (flock(fd, LOCK_EX | LOCK_NB) == 0)
-		remove_tree(path);
+		output_remove_tree(path);
 	close(fd);
 }
 
@@ -469,7 +470,7 @@ void output_close(struct output *o)
 	if (o->fd >= 0)
 		close(o->fd);
 	if (o->tmp)
-		remove_tree(o->tmp);
+		output_remove_tree(o->tmp);
 	if (o->final)
 		unmake_parents(o->final, o->made);
 	free(o->tmp);

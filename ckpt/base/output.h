@@ -88,6 +88,10 @@ void output_close(struct output *o);
  * tmp + 1; else 0. */
 size_t output_tmp_len(const char *tmp);
 
+/* Remove a file, or a directory with what is in it, as far as it can be removed.  Returns 0, or
+ * a negative errno, which is in errno, too, if some of it is left. */
+int output_remove_tree(const char *path);
+
 /* Remove the temporary directory `path` if its maker was killed: then it has no lock. */
 void output_sweep(const char *path);
 

@@ -5,7 +5,6 @@ gpu_libuctrain_a_SOURCES += \
 	%D%/memory.h %D%/memory.c \
 	%D%/dropout.h %D%/clip.h \
 	%D%/cpu.h %D%/cpu_math.h \
-	%D%/cpu_gemm.c \
 	%D%/cpu_norm.c \
 	%D%/cpu_linear.c \
 	%D%/cpu_attention.c \

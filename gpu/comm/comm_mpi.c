@@ -15,15 +15,19 @@
  * exits without MPI_Finalize.
  */
 #include <assert.h>
+#include <dlfcn.h>
 #include <errno.h>
+#include <mpi.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/system.h"
 #include "ckpt/format/cast.h"
 #include "gpu/comm/comm.h"
-#include "gpu/comm/mpi_api.h"
 #include "gpu/comm/pieces.h"
 #include "gpu/watch/watch.h"
 
@@ -50,7 +54,61 @@ int dlclose(void *handle)
 #define MESSAGE_BYTES ((size_t)1 << 30)
 #endif
 
+/* Of Open MPI 4 and 5. */
+#define LIBRARY "libmpi.so.40"
+
+/* What we use of Open MPI, which is loaded for ranks that a launcher started: one rank alone runs
+ * where it is not installed. */
+#define MPI_CALLS(X)           \
+	X(MPI_Abort)           \
+	X(MPI_Allgather)       \
+	X(MPI_Allreduce)       \
+	X(MPI_Bcast)           \
+	X(MPI_Comm_free)       \
+	X(MPI_Comm_rank)       \
+	X(MPI_Comm_size)       \
+	X(MPI_Comm_split)      \
+	X(MPI_Comm_split_type) \
+	X(MPI_Finalize)        \
+	X(MPI_Init_thread)     \
+	X(MPI_Irecv)           \
+	X(MPI_Isend)           \
+	X(MPI_Waitall)
+
+/* Its objects: the member, its type, and the variable that MPI's own name stands for. */
+#define MPI_OBJECTS(X)                                \
+	X(world, MPI_Comm, ompi_mpi_comm_world)       \
+	X(no_info, MPI_Info, ompi_mpi_info_null)      \
+	X(bytes, MPI_Datatype, ompi_mpi_byte)         \
+	X(ints, MPI_Datatype, ompi_mpi_int)           \
+	X(unsigneds, MPI_Datatype, ompi_mpi_unsigned) \
+	X(doubles, MPI_Datatype, ompi_mpi_double)     \
+	X(sum, MPI_Op, ompi_mpi_op_sum)               \
+	X(min, MPI_Op, ompi_mpi_op_min)
+
+#define MPI_MEMBER(member, type, variable) type member;
+static struct mpi_api {
+	MPI_CALLS(DYNLIB_MEMBER)
+	MPI_OBJECTS(MPI_MEMBER)
+} api;
 static const struct mpi_api *mpi; /* NULL: one rank alone */
+
+#define OBJECT(member, type, variable) { DYNLIB_TEXT(variable), (void **)&api.member },
+
+/* Load it, once: global, since Open MPI's plugins need its symbols; and what the program has of its
+ * own, such as a test, comes first. */
+static int load_mpi(struct errmsg *err)
+{
+	const struct dynlib_call all[] = { MPI_CALLS(DYNLIB_CALL) MPI_OBJECTS(OBJECT) };
+	bool found = dlopen(LIBRARY, RTLD_NOW | RTLD_GLOBAL) != NULL;
+
+	for (size_t i = 0; found && i < COUNT(all); i++)
+		found = (*all[i].at = dlsym(RTLD_DEFAULT, all[i].name)) != NULL;
+	if (!found)
+		return errmsg_set(err, -ENOENT, "this rank needs Open MPI: %s", dlerror());
+	mpi = &api;
+	return 0;
+}
 
 struct comm_impl {
 	MPI_Comm ranks;
@@ -67,7 +125,7 @@ static bool started_by_mpirun(void)
 {
 	static const char *const marks[] = { "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK" };
 
-	for (size_t i = 0; i < sizeof(marks) / sizeof(*marks); i++)
+	for (size_t i = 0; i < COUNT(marks); i++)
 		if (getenv(marks[i]))
 			return true;
 	return false;
@@ -130,15 +188,14 @@ static struct comm_impl *impl_new(const struct comm *c, MPI_Comm ranks, const st
 
 int comm_init(struct comm *c, int *argc, char ***argv, struct errmsg *err)
 {
-	int rank, size, level = MPI_THREAD_SINGLE;
-	const char *why;
+	int rank, size, level = MPI_THREAD_SINGLE, rc;
 
 	*c = (struct comm){ .size = 1, .local_size = 1 };
 	if (!started_by_mpirun())
 		return 0;
-	mpi = mpi_api(&why);
-	if (!mpi)
-		return errmsg_set(err, -ENOENT, "this rank needs Open MPI: %s", why);
+	rc = load_mpi(err);
+	if (rc)
+		return rc;
 	/* Threads of the backend never call MPI. */
 	NOT_OUR_LEAKS(mpi->MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &level));
 	if (level < MPI_THREAD_FUNNELED)

@@ -3,7 +3,6 @@
 gpu_libuctrain_a_SOURCES += \
 	%D%/comm.h \
 	%D%/pieces.h \
-	%D%/mpi_api.h %D%/mpi_api.c \
 	%D%/comm_mpi.c \
 	%D%/devcomm.h \
 	%D%/device_group.h %D%/device_group.c \

@@ -7,7 +7,7 @@ cuda_sources = \
 	%D%/cuda.h %D%/cuda_ops.h \
 	%D%/cuda_stream.c %D%/cuda_graph.c \
 	%D%/cuda_gemm.h %D%/cuda_gemm.c \
-	%D%/cuda_attention.h %D%/cuda_attention.c \
+	%D%/cuda_attention.h \
 	%D%/backend_cuda.c
 cuda_headers = \
 	%D%/cuda_launch.cuh %D%/cuda_ptx.cuh %D%/cuda_types.cuh \

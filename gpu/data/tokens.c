@@ -128,9 +128,8 @@ static int open_samples(struct tokens *t, struct errmsg *err)
 		return errmsg_set(err, -EINVAL,
 				  "%s: is not an indexed dataset, which alone has samples",
 				  o->source);
-	rc = tokens_file_open_indexed(&t->file, o->source, true, err);
-	if (!rc)
-		rc = tokens_samples_open(&t->samples, o->samples, err);
+	rc = tokens_file_open_indexed(&t->file, o->source, true, err)
+			     ?: tokens_samples_open(&t->samples, o->samples, err);
 	t->rows[0] = t->samples.order.rows;
 	return rc ? rc : try_sample(t, err);
 }
@@ -150,9 +149,7 @@ int tokens_open(struct tokens **out, const struct tokens_options *o, struct errm
 	} else if (strcmp(o->source, "synthetic:fresh") == 0) {
 		open_synthetic(t, true);
 	} else {
-		rc = tokens_open_file(&t->file, o->source, err);
-		if (!rc)
-			rc = share_rows(t, err);
+		rc = tokens_open_file(&t->file, o->source, err) ?: share_rows(t, err);
 	}
 	if (rc) {
 		tokens_close(t);

@@ -194,8 +194,7 @@ static int add_sequence(struct index *x, uint64_t i)
 	if (len > INT32_MAX || !checked_range(at, len * f->width, x->bin_size))
 		return ERRMSG_FILE(
 			x, -EBADMSG,
-			"sequence %llu, %d tokens at byte %lld, is not within the %llu bytes"
-			" of data",
+			"sequence %llu, %d tokens at byte %lld, is not within the %llu bytes of data",
 			(unsigned long long)i, (int)(int32_t)len, (long long)at,
 			(unsigned long long)x->bin_size);
 	return len || f->separate ? tokens_index_add_run(x, at, len) : 0;

@@ -9,7 +9,7 @@
 #include "ckpt/base/errmsg.h"
 #include "gpu/config/config.h"
 #include "gpu/model/naming.h"
-#include "gpu/zero/loss_scaler.h"
+#include "gpu/zero/optimizer.h"
 
 struct user_rules;
 struct zero;

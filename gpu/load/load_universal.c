@@ -196,8 +196,7 @@ static int check_head(const struct universal_source *u, struct errmsg *err)
 		rc = read_param(u, &(PREFIX "wte.weight")[u->skip], &embedding, err);
 	if (!rc && (head.len != embedding.len || memcmp(head.data, embedding.data, head.len) != 0))
 		rc = errmsg_set(err, -EINVAL,
-				"%s: checkpoint of another model: its lm_head.weight "
-				"differs from its wte.weight",
+				"%s: checkpoint of another model: its lm_head.weight differs from its wte.weight",
 				u->s.path);
 	bytebuf_done(&head);
 	bytebuf_done(&embedding);

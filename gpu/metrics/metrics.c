@@ -84,8 +84,7 @@ static int find_end(const struct metrics *m, const char *header, off_t *end, str
 		else if (m->first_step <= 1 && is_before(line, UINT64_MAX))
 			rc = errmsg_set(
 				err, -EEXIST,
-				"%s: has the steps of another run; move it away, choose another --run_name,"
-				" or --resume that run",
+				"%s: has the steps of another run; move it away, choose another --run_name, or --resume that run",
 				m->csv_path);
 		else if (line[n - 1] != '\n' || !is_before(line, m->first_step))
 			continue;

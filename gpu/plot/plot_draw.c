@@ -72,8 +72,7 @@ static void put_curves(FILE *f, const struct plot_run *runs, size_t n, bool resu
 			if (!runs[r].series[i].n)
 				continue;
 			fprintf(f,
-				"%s $runs using 1:%zu with linespoints"
-				" pointtype 7 dashtype %zu ",
+				"%s $runs using 1:%zu with linespoints pointtype 7 dashtype %zu ",
 				separator, column_of(runs, r, i), i + 1);
 			if (resumed && r == 0)
 				fputs("pointsize 0 linewidth 7 linecolor rgb 'gray70'", f);
@@ -106,10 +105,8 @@ static bool put_marks(FILE *f, const struct plot_run *runs, size_t n)
 			continue;
 		metrics_decimal(runs[r].first - 1, step);
 		fprintf(f,
-			"set arrow %zu from %s, graph 0 to %s, graph 1"
-			" nohead linecolor rgb 'gray40'\n"
-			"set label %zu \"resumed at\\nstep %s\""
-			" at %s, screen 0.2 right offset -1, 0\n",
+			"set arrow %zu from %s, graph 0 to %s, graph 1 nohead linecolor rgb 'gray40'\n"
+			"set label %zu \"resumed at\\nstep %s\" at %s, screen 0.2 right offset -1, 0\n",
 			r, step, step, r, step, step);
 		any = true;
 	}
@@ -124,10 +121,7 @@ static void put_differences(FILE *f, const struct plot_run *runs, size_t n)
 		for (size_t i = 0; i < runs->tags->n; i++)
 			if (resumes(runs, r, i))
 				fprintf(f,
-					", \\\n     $runs using 1:(abs(column(%zu)"
-					" - column(%zu)) + " LEAST ") with points"
-					" pointtype %zu pointsize 0.7"
-					" linecolor %zu notitle",
+					", \\\n     $runs using 1:(abs(column(%zu) - column(%zu)) + " LEAST ") with points pointtype %zu pointsize 0.7 linecolor %zu notitle",
 					column_of(runs, r, i), column_of(runs, 0, i), 7 - i % 2,
 					r + 1);
 	fputc('\n', f);
@@ -254,8 +248,7 @@ int plot_draw_losses(const char *dir, struct errmsg *err)
 		rc = errmsg_nomem(err, NULL);
 	if (!rc)
 		rc = plot_draw(&r, 1, path, true, err);
-	if (path)
-		free(path);
+	free(path);
 	plot_run_done(&r);
 	return rc;
 }

@@ -1,10 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Threads that each execute one blocking read at a time.  They are started when jobs find none
- * idle. */
+ * idle.  And what the page cache has of a file. */
 #include "gpu/read/reader.h"
 
+#include <fcntl.h>
+#include <linux/magic.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/vfs.h>
+#include <unistd.h>
 
 struct list {
 	struct read_job *first, **end;
@@ -121,4 +127,41 @@ int reader_new(struct reader **out, unsigned width, struct errmsg *err)
 	r->n = 1;
 	*out = r;
 	return 0;
+}
+
+/* Headers of Linux before 5.14 lack it. */
+#ifndef FUSE_SUPER_MAGIC
+#define FUSE_SUPER_MAGIC 0x65735546
+#endif
+
+bool pagecache_has(int fd, uint64_t off, size_t len)
+{
+	const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	const size_t before = (size_t)(off % page);
+	const size_t pages = (before + len + page - 1) / page;
+	unsigned char *here = malloc(pages);
+	void *p = mmap(NULL, before + len, PROT_READ, MAP_SHARED, fd, (off_t)(off - before));
+	bool cached = true;
+	size_t n = 0;
+
+	if (here && p != MAP_FAILED && mincore(p, before + len, here) == 0) {
+		for (size_t i = 0; i < pages; i++)
+			n += here[i] & 1;
+		cached = n * 2 >= pages;
+	}
+	if (p != MAP_FAILED)
+		munmap(p, before + len);
+	free(here);
+	return cached;
+}
+
+int pagecache_bypass(int fd)
+{
+	struct statfs st;
+	char path[32];
+
+	if (fstatfs(fd, &st) != 0 || st.f_type == FUSE_SUPER_MAGIC)
+		return -1;
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	return open(path, O_RDONLY | O_DIRECT | O_CLOEXEC);
 }

@@ -33,7 +33,6 @@
 #include "ckpt/io/io.h"
 #include "ckpt/remote/latency.h"
 #include "gpu/backend/backend.h"
-#include "gpu/read/pagecache.h"
 #include "gpu/read/reader.h"
 
 /* Bytes of a piece: enough for the full speed of a bus.  Those that need no copy are smaller, so
@@ -206,9 +205,7 @@ int upload_new(struct uckpt *u, struct upload **out, struct backend *b, unsigned
 	q->copying_end = &q->copying;
 	q->most = most * SLOTS_OF_READ;
 	request_width_init(&q->width, width * SLOTS_OF_READ);
-	rc = reader_new(&q->reader, q->most, err);
-	if (!rc)
-		rc = add_block(q, width * SLOTS_OF_READ, err);
+	rc = reader_new(&q->reader, q->most, err) ?: add_block(q, width * SLOTS_OF_READ, err);
 	if (rc) {
 		upload_free(q);
 		return rc;

@@ -56,15 +56,6 @@ struct value *ptsave_apply(struct ptsave *s, const char *module, const char *nam
 	return v;
 }
 
-struct value *ptsave_size(struct ptsave *s, const uint64_t *shape, unsigned ndim)
-{
-	struct value *dims = ptsave_tuple(s);
-
-	for (unsigned i = 0; i < ndim; i++)
-		ptsave_add(s, dims, shape[i]);
-	return ptsave_apply(s, "torch", "Size", ptsave_tuple_of(s, dims), NULL);
-}
-
 struct value *ptsave_object(struct ptsave *s, const char *module, const char *name,
 			    struct value *state)
 {
@@ -216,9 +207,7 @@ static int put_all(const struct file *f)
 	int rc = put_literal(f, 0);
 
 	for (size_t i = 0; i < f->layout.n && !rc; i++) {
-		rc = put_storage(f, i);
-		if (!rc)
-			rc = put_literal(f, i + 1);
+		rc = put_storage(f, i) ?: put_literal(f, i + 1);
 	}
 	if (!rc && fsync(f->fd) < 0)
 		rc = errmsg_errno(f->err, f->path, "cannot write");
@@ -289,9 +278,7 @@ int ptsave_write(const struct ptsave *s, const struct value *root, const char *p
 
 	if (s->arena.failed)
 		return errmsg_nomem(err, path);
-	rc = ptsave_lay_out(&f, s, root, &a);
-	if (!rc)
-		rc = ptsave_create(&f);
+	rc = ptsave_lay_out(&f, s, root, &a) ?: ptsave_create(&f);
 	ptwrite_done(&f.layout);
 	arena_done(&a);
 	return rc;

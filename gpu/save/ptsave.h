@@ -85,7 +85,6 @@ struct value *ptsave_itself(struct arena *a, struct value *v);
 #define PTSAVE_8(s, x, ...) ptsave_value(s, x), PTSAVE_7(s, __VA_ARGS__)
 struct value *ptsave_fill(struct ptsave *s, struct value *to, struct value *const *v, size_t n);
 
-struct value *ptsave_size(struct ptsave *s, const uint64_t *shape, unsigned ndim);
 /* An instance of a class; `state` is its __dict__. */
 struct value *ptsave_object(struct ptsave *s, const char *module, const char *name,
 			    struct value *state);

@@ -10,7 +10,7 @@
 #include "gpu/model/gpt2.h"
 #include "gpu/save/ptsave.h"
 #include "gpu/save/saver.h"
-#include "gpu/zero/loss_scaler.h"
+#include "gpu/zero/optimizer.h"
 #include "gpu/zero/zero.h"
 
 /* Shared by the files of save. */

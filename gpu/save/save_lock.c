@@ -37,8 +37,7 @@ static int report_owner(const struct save_lock *l, const char *dir, struct errms
 
 	owner[n > 0 ? n : 0] = '\0';
 	return errmsg_set(err, -EBUSY,
-			  "%s: another run saves checkpoints here (%s); choose "
-			  "another --checkpoint_dir",
+			  "%s: another run saves checkpoints here (%s); choose another --checkpoint_dir",
 			  dir, *owner ? owner : "starting");
 }
 

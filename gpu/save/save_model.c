@@ -91,7 +91,8 @@ static struct value *param_shapes(const struct save *s, struct ptsave *pt)
 		for (size_t i = 0; i < g->n; i++) {
 			const struct naming_tensor *t = &f->tensors[g->tensors[i]].t;
 
-			ptsave_set(pt, group, t->name, ptsave_size(pt, t->shape, t->ndim));
+			ptsave_set(pt, group, t->name,
+				   tensor_size_to_value(&pt->arena, t->shape, t->ndim));
 		}
 		ptsave_add(pt, list, group);
 	}

@@ -3,7 +3,6 @@
  * left behind. */
 #include <dirent.h>
 #include <errno.h>
-#include <ftw.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +14,6 @@
 #include "gpu/save/save_impl.h"
 
 #define HIDDEN ".old"
-#define WALK_FDS_MAX 16
 
 /* Is it the name of one of our checkpoints? */
 static bool is_tag(const char *name, size_t len)
@@ -31,14 +29,6 @@ static int is_entry_tag(const struct dirent *e)
 	return is_tag(e->d_name, NAME_MAX);
 }
 
-static int remove_entry(const char *path, const struct stat *st, int type, struct FTW *ftw)
-{
-	(void)st;
-	(void)type;
-	(void)ftw;
-	return remove(path);
-}
-
 /* Rename a tag to a hidden name before removing it, so that no reader sees a part of it. */
 static int remove_tag(const char *dir, const char *tag, struct errmsg *err)
 {
@@ -48,8 +38,7 @@ static int remove_tag(const char *dir, const char *tag, struct errmsg *err)
 	if (asprintf(&path, "%s/%s", dir, tag) < 0 ||
 	    asprintf(&hidden, "%s/.%s" HIDDEN, dir, tag) < 0)
 		rc = errmsg_nomem(err, NULL);
-	else if (rename(path, hidden) < 0 ||
-		 nftw(hidden, remove_entry, WALK_FDS_MAX, FTW_DEPTH | FTW_PHYS) < 0)
+	else if (rename(path, hidden) < 0 || output_remove_tree(hidden) < 0)
 		rc = errmsg_errno(err, path, "cannot remove");
 	free(path);
 	free(hidden);
@@ -89,7 +78,7 @@ static void remove_if_stale(const char *dir, const char *name)
 	if (!len || !is_tag(name + 1, len) || asprintf(&path, "%s/%s", dir, name) < 0)
 		return;
 	if (hidden)
-		nftw(path, remove_entry, WALK_FDS_MAX, FTW_DEPTH | FTW_PHYS);
+		output_remove_tree(path);
 	else
 		output_sweep(path);
 	free(path);

@@ -12,7 +12,6 @@
 
 #include "ckpt/format/names.h"
 #include "gpu/save/save_impl.h"
-#include "gpu/zero/lr_schedule.h"
 #include "gpu/zero/optimizer.h"
 
 #define LOSS_SCALER_MODULE "deepspeed.runtime.fp16.loss_scaler"

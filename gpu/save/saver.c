@@ -268,8 +268,7 @@ static void take_memory(struct saver *s)
 	s->background = false;
 	if (s->first)
 		fprintf(stderr,
-			"uctrain: cannot allocate %zu MiB to save in the "
-			"background; training waits for checkpoints\n",
+			"uctrain: cannot allocate %zu MiB to save in the background; training waits for checkpoints\n",
 			bytes >> 20);
 }
 

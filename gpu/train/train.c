@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A run from its configuration to its end. */
+/* A run from its command line to its end. */
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -14,6 +14,7 @@
 #include "ckpt/commands/settings.h"
 #include "ckpt/io/io.h"
 #include "ckpt/io/roots.h"
+#include "ckpt/remote/site.h"
 #include "ckpt/table/user_rules.h"
 #include "gpu/backend/backend.h"
 #include "gpu/comm/comm.h"
@@ -25,6 +26,7 @@
 #include "gpu/metrics/metrics.h"
 #include "gpu/plot/plot.h"
 #include "gpu/save/saver.h"
+#include "gpu/train/command.h"
 #include "gpu/train/train_impl.h"
 #include "gpu/watch/watch.h"
 #include "gpu/zero/optimizer.h"
@@ -44,8 +46,7 @@ static void log_resumed(const struct run *r, const struct load_result *got)
 		return;
 	fprintf(stderr,
 		"uctrain: resumed from %s at step %" PRIu64
-		": all ranks read %.1f MB of tensors, %.1f MB directly from "
-		"shards, in %.2f s\n",
+		": all ranks read %.1f MB of tensors, %.1f MB directly from shards, in %.2f s\n",
 		got->path, got->step, bytes[0] / 1e6, bytes[1] / 1e6, took);
 	if (got->exact_gelu)
 		fprintf(stderr,
@@ -62,8 +63,8 @@ static void log_resumed(const struct run *r, const struct load_result *got)
 			got->path, thirds ? "thirds" : "by_head", thirds ? "by_head" : "thirds");
 	}
 	if (!got->has_updates)
-		fprintf(stderr, "uctrain: no optimizer step in the checkpoint; starting "
-				"with fresh optimizer state\n");
+		fprintf(stderr,
+			"uctrain: no optimizer step in the checkpoint; starting with fresh optimizer state\n");
 	if (got->missing)
 		fprintf(stderr,
 			"uctrain: %" PRIu64
@@ -84,9 +85,7 @@ static void log_optimizer(const struct run *r)
 	     now->weight_decay == asked->weight_decay))
 		return;
 	fprintf(stderr,
-		"uctrain: using the checkpoint's hyperparameters, not the "
-		"configuration's: lr %g, betas %g,%g, eps %g, weight decay "
-		"%g %s\n",
+		"uctrain: using the checkpoint's hyperparameters, not the configuration's: lr %g, betas %g,%g, eps %g, weight decay %g %s\n",
 		now->lr, now->beta1, now->beta2, now->eps, optimizer_decay(now, true),
 		now->kind == OPTIMIZER_ADAMW ? "(AdamW)" : "in the gradient (Adam)");
 }
@@ -150,9 +149,7 @@ static int resume(struct run *r, struct errmsg *err)
 	char *path = NULL;
 	int rc = u ? find_source(r, u, &path, err) : errmsg_nomem(err, NULL);
 
-	rc = comm_agree(r->comm, rc, err);
-	if (!rc)
-		rc = load_source(r, u, path, err);
+	rc = comm_agree(r->comm, rc, err) ?: load_source(r, u, path, err);
 	free(path);
 	context_free(u);
 	return rc;
@@ -317,9 +314,7 @@ static void log_memory(const struct run *r)
 {
 	if (r->comm->rank == 0)
 		fprintf(stderr,
-			"uctrain: %.1f M parameters on %u ranks, ZeRO stage "
-			"%u: each keeps %.1f MiB of training state and %.1f "
-			"MiB of activations\n",
+			"uctrain: %.1f M parameters on %u ranks, ZeRO stage %u: each keeps %.1f MiB of training state and %.1f MiB of activations\n",
 			(double)r->model.whole_numel / 1e6, r->comm->size, r->zero.stage,
 			(double)r->zero.memory.bytes / 1048576,
 			(double)network_memory(r->networks[0]) * r->nnetworks / 1048576);
@@ -463,15 +458,11 @@ static int run(const struct config *c, struct comm *comm, struct errmsg *err)
 	if (rc)
 		return rc;
 	assert(c->batch == c->micro_batch * c->accumulation * r.ranks.data.size);
-	rc = comm_agree(comm, open_parts(&r, err), err);
-	if (!rc)
-		rc = topology_connect(&r.ranks, r.backend, err);
-	if (!rc)
-		rc = check_checkpoint_dir(&r, err);
-	if (!rc)
-		rc = lock_checkpoint_dir(&r, err);
-	if (!rc)
-		rc = train_open_state(&r, err);
+	rc = comm_agree(comm, open_parts(&r, err), err)
+			     ?: topology_connect(&r.ranks, r.backend, err)
+			     ?: check_checkpoint_dir(&r, err)
+			     ?: lock_checkpoint_dir(&r, err)
+			     ?: train_open_state(&r, err);
 	if (!rc) {
 		log_library(&r);
 		log_decay(&r);
@@ -492,15 +483,62 @@ static int run(const struct config *c, struct comm *comm, struct errmsg *err)
 	return rc ? rc : comm_agree(comm, end, err);
 }
 
-int train_run(const struct config *c, struct comm *comm, struct errmsg *err)
+/*
+ * Train from the first step, or the one after the checkpoint's, to the last.  Collective: every
+ * rank passes the same configuration and gets the same result.  Returns 0, also if a signal ended
+ * the run early (after saving a checkpoint if there is a directory for it), or a negative errno
+ * with the message of the rank that failed.
+ */
+static int train_run(const struct config *c, struct comm *comm, struct errmsg *err)
 {
 	int rc = 0;
 
 	if (comm->size > 1)
 		rc = watch_start(comm->rank, c->comm_timeout, err);
-	rc = comm_agree(comm, rc, err);
-	if (!rc)
-		rc = run(c, comm, err);
+	rc = comm_agree(comm, rc, err) ?: run(c, comm, err);
 	watch_stop();
 	return rc;
+}
+
+enum { EXIT_USAGE = 2 };
+
+/* Parse the command line, which all ranks must have been given alike: returns as config_parse,
+ * the same on all ranks. */
+static int parse_flags(struct config *c, struct comm *comm, int argc, char **argv, struct errmsg *err)
+{
+	const int parsed = config_parse(c, argc, argv, comm->size, comm->rank == 0, err);
+	const uint64_t mine = parsed ? (uint64_t)parsed : config_digest(c);
+	uint64_t first = mine;
+	int rc = comm_agree(comm, parsed < 0 ? parsed : 0, err);
+
+	if (!rc) {
+		comm_broadcast(comm, &first, sizeof(first), 0);
+		rc = first == mine ? 0
+				   : errmsg_set(err, -EINVAL, "was given other flags than rank 0");
+		rc = comm_agree(comm, rc, err);
+	}
+	if (rc && !parsed)
+		config_done(c);
+	return rc ? rc : parsed;
+}
+
+int train_command(struct comm *comm, int argc, char **argv)
+{
+	struct config c;
+	struct errmsg err = { "" };
+	int rc = parse_flags(&c, comm, argc, argv, &err);
+	const int failed = rc ? EXIT_USAGE : EXIT_FAILURE;
+
+	for (int i = 1; i < argc; i++) /* other users see the command line */
+		site_hide_secrets(argv[i]);
+	if (rc == 1)
+		return EXIT_SUCCESS;
+	if (!rc) {
+		rc = train_run(&c, comm, &err);
+		config_done(&c);
+	}
+	site_hide_secrets(err.text);
+	if (rc && comm->rank == 0)
+		fprintf(stderr, "uctrain: %s\n", err.text);
+	return rc ? failed : EXIT_SUCCESS;
 }

@@ -11,7 +11,7 @@
 #include "gpu/model/gpt2.h"
 #include "gpu/model/network.h"
 #include "gpu/save/save_lock.h"
-#include "gpu/zero/loss_scaler.h"
+#include "gpu/zero/optimizer.h"
 #include "gpu/zero/zero.h"
 
 struct config;
@@ -110,16 +110,8 @@ void pipeline_accumulate(struct run *r);
 /* One pass of a validation. */
 void pipeline_validate(struct run *r, unsigned pass);
 
-/* Run all remaining steps, or until a signal.  Returns as train_run does. */
+/* Run all remaining steps, or until a signal.  Returns as train_run of train.c does. */
 int train_steps(struct run *r, struct errmsg *err);
-
-/*
- * Train from the first step, or the one after the checkpoint's, to the last. Collective: every
- * rank passes the same configuration and gets the same result.  Returns 0, also if a signal ended
- * the run early (after saving a checkpoint if there is a directory for it), or a negative errno
- * with the message of the rank that failed.
- */
-int train_run(const struct config *c, struct comm *comm, struct errmsg *err);
 
 /* Decide whether steps are recorded, by --cuda_graph and by what the run is.  The training state
  * is open.  All ranks get the same result. */

@@ -24,10 +24,8 @@
 #include "gpu/model/network.h"
 #include "gpu/save/saver.h"
 #include "gpu/train/train_impl.h"
-#include "gpu/watch/stop.h"
 #include "gpu/watch/watch.h"
-#include "gpu/zero/loss_scaler.h"
-#include "gpu/zero/lr_schedule.h"
+#include "gpu/zero/optimizer.h"
 
 /* A validation takes at most this many batches. */
 #define VALID_BATCHES_MAX 16
@@ -438,9 +436,7 @@ int train_steps(struct run *r, struct errmsg *err)
 		struct metrics_step m = { .valid_loss = -1 };
 		double begun = clock_seconds();
 
-		rc = train_step(r, &m, err);
-		if (!rc)
-			rc = saver_poll(r->saver, false, err);
+		rc = train_step(r, &m, err) ?: saver_poll(r->saver, false, err);
 		if (!rc && due(r->step, c->eval_interval))
 			rc = validate(r, &m.valid_loss, err);
 		if (!rc)

@@ -1,3 +1,3 @@
 # What ends a run early: signals, and a deadline for waiting.
 # Uses ckpt/.
-gpu_libuctrain_a_SOURCES += %D%/stop.h %D%/stop.c %D%/watch.h %D%/watch.c
+gpu_libuctrain_a_SOURCES += %D%/watch.h %D%/watch.c

@@ -2,9 +2,21 @@
 #ifndef UCTRAIN_WATCH_H
 #define UCTRAIN_WATCH_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct errmsg;
+
+/*
+ * Treat SIGTERM and SIGUSR1, which batch systems send before they take a machine away, as
+ * requests to stop after the current step.  SIGXFSZ is ignored, so that a write beyond the file
+ * size limit fails instead of ending the process.  Call this before any thread is started that
+ * computes.
+ */
+void stop_on_signals(void);
+
+/* Has this process received such a signal?  Thread-safe. */
+bool stop_requested(void);
 
 /*
  * Ends the process when it has waited too long for other ranks.  A rank that is gone or stuck

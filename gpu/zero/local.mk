@@ -2,7 +2,5 @@
 # Uses ckpt/ and the rooms above.
 gpu_libuctrain_a_SOURCES += \
 	%D%/optimizer.h %D%/optimizer.c \
-	%D%/lr_schedule.h %D%/lr_schedule.c \
-	%D%/loss_scaler.h %D%/loss_scaler.c \
 	%D%/zero.h %D%/zero_impl.h %D%/zero.c %D%/zero_comm.c \
-	%D%/zero_units.c %D%/zero_exact.c %D%/zero_weights.c
+	%D%/zero_exact.c %D%/zero_weights.c

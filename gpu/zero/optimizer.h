@@ -8,6 +8,8 @@
 #include "gpu/backend/backend.h"
 #include "gpu/config/config.h"
 
+struct errmsg;
+
 /* The weight decay of matrices, or of biases and norms. */
 double optimizer_decay(const struct optimizer_config *o, bool matrix);
 
@@ -17,5 +19,31 @@ struct backend_adam optimizer_adam(const struct optimizer_config *o, bool matrix
 /* Those of one update; `step` counts from 1. */
 struct backend_rate optimizer_rate(const struct optimizer_config *o, bool matrix, uint64_t step,
 				   double lr);
+
+/* Return the learning rate of update number `update`, counted from 1 without skipped steps.  `lr`
+ * is the peak rate. */
+double lr_schedule_lr(const struct lr_schedule_config *c, double lr, uint64_t update);
+
+/*
+ * The factor on the loss that keeps 16-bit gradients from underflowing.  A static scale leaves
+ * the other fields 0.  They are those of DeepSpeed's DynamicLossScaler, which checkpoints contain
+ * as a pickle.
+ */
+struct loss_scaler {
+	double scale;
+	bool dynamic;
+	int64_t iteration;
+	int64_t last_overflow; /* iteration; -1: none yet */
+	int64_t window;        /* good iterations before the scale grows */
+	int64_t hysteresis;    /* overflows before it shrinks */
+	int64_t patience;      /* how many of those are left */
+	double minimum;
+};
+
+void loss_scaler_init(struct loss_scaler *s, const struct loss_scaler_config *c);
+
+/* Update the scale after an iteration. -ERANGE if the scale would have to shrink below its
+ * minimum. */
+int loss_scaler_update(struct loss_scaler *s, bool overflow, struct errmsg *err);
 
 #endif

@@ -27,9 +27,7 @@ int zero_check_memory(const struct zero *z, struct errmsg *err)
 
 	return lacking ? errmsg_set(err, -ENOMEM,
 				    "%s: out of memory: %" PRIu64 " bytes are in use and %" PRIu64
-				    " more are needed; try a higher "
-				    "--zero_stage on more ranks, --recompute "
-				    "or a smaller micro-batch",
+				    " more are needed; try a higher --zero_stage on more ranks, --recompute or a smaller micro-batch",
 				    z->backend->name, z->memory.bytes - lacking, lacking)
 		       : 0;
 }

@@ -17,7 +17,7 @@
 #include "ckpt/base/errmsg.h"
 #include "gpu/comm/comm.h"
 #include "gpu/train/command.h"
-#include "gpu/watch/stop.h"
+#include "gpu/watch/watch.h"
 
 /* Standard output and error become file `fd`. */
 static void say_to(int fd)

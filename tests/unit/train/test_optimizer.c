@@ -6,8 +6,6 @@
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
-#include "gpu/zero/loss_scaler.h"
-#include "gpu/zero/lr_schedule.h"
 #include "gpu/zero/optimizer.h"
 #include "tests/support/unit.h"
 

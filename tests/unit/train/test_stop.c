@@ -5,7 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "gpu/watch/stop.h"
+#include "gpu/watch/watch.h"
 #include "tests/support/unit.h"
 
 static void *has_both_blocked(void *arg)

@@ -14,7 +14,6 @@
 #include "ckpt/base/source.h"
 #include "ckpt/format/cast.h"
 #include "gpu/backend/backend.h"
-#include "gpu/read/pagecache.h"
 #include "gpu/read/reader.h"
 #include "gpu/read/upload.h"
 #include "tests/support/apart.h"

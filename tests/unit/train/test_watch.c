@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
-#include "gpu/watch/stop.h"
 #include "gpu/watch/watch.h"
 #include "tests/support/unit.h"
 
