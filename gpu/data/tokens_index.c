@@ -134,8 +134,7 @@ static int tokens_index_read_header(struct index *x)
 				   (unsigned long long)get_le64(h + MAGIC_LEN));
 	x->sequences = get_le64(h + MAGIC_LEN + 9);
 	x->boundaries = get_le64(h + MAGIC_LEN + 17);
-	rc = read_type(x, h[MAGIC_LEN + 8]);
-	return rc ? rc : place_tables(x);
+	return read_type(x, h[MAGIC_LEN + 8]) ?: place_tables(x);
 }
 
 /* Boundaries must ascend from 0 to n. */
@@ -185,10 +184,9 @@ static int add_sequence(struct index *x, uint64_t i)
 {
 	const struct tokens_file *const f = x->f;
 	uint64_t len, at;
-	int rc = tokens_table_next(&x->lengths, &len, x->err);
+	int rc = tokens_table_next(&x->lengths, &len, x->err)
+			     ?: tokens_table_next(&x->pointers, &at, x->err);
 
-	if (!rc)
-		rc = tokens_table_next(&x->pointers, &at, x->err);
 	if (rc)
 		return rc;
 	if (len > INT32_MAX || !checked_range(at, len * f->width, x->bin_size))
@@ -206,10 +204,8 @@ int tokens_index_read(struct tokens_file *f, const struct source *idx, uint64_t 
 	struct index x = {
 		.file = idx->name, .err = err, .src = idx, .f = f, .bin_size = bin_size, .cap = 1
 	};
-	int rc = tokens_index_read_header(&x);
+	int rc = tokens_index_read_header(&x) ?: check_documents(&x);
 
-	if (!rc)
-		rc = check_documents(&x);
 	f->runs = calloc(x.cap, sizeof(*f->runs));
 	if (!rc && !f->runs)
 		rc = errmsg_nomem(err, x.file);

@@ -170,10 +170,8 @@ static int load_all(struct load *l)
 {
 	const double begun = clock_seconds();
 	/* Its memory is taken meanwhile. */
-	int rc = open_upload(l, l->z->backend, &l->upload);
+	int rc = open_upload(l, l->z->backend, &l->upload) ?: load_open_source(l);
 
-	if (!rc)
-		rc = load_open_source(l);
 	if (!rc) {
 		rc = open_host_upload(l) ?: load_tensors(l) ?: upload_finish(l->upload, l->err);
 		load_close_source(l);

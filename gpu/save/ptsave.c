@@ -194,10 +194,8 @@ static int put_storage(const struct file *f, size_t i)
 static int put_literal(const struct file *f, size_t i)
 {
 	struct bytebuf b = { 0 };
-	int rc = ptwrite_literal(&f->layout, i, f->crc, &b, f->err);
+	int rc = ptwrite_literal(&f->layout, i, f->crc, &b, f->err) ?: ptsave_put(f, b.data, b.len);
 
-	if (!rc)
-		rc = ptsave_put(f, b.data, b.len);
 	bytebuf_done(&b);
 	return rc;
 }

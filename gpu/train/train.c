@@ -126,10 +126,9 @@ static int load_source(struct run *r, struct uckpt *u, const char *dir, struct e
 		.qkv_order = c->qkv_order,
 	};
 	struct load_result got;
-	int rc = comm_agree(r->comm, read_rules(c, &rules, err), err);
+	int rc = comm_agree(r->comm, read_rules(c, &rules, err), err)
+			     ?: load_checkpoint(&r->zero, &o, &got, err);
 
-	if (!rc)
-		rc = load_checkpoint(&r->zero, &o, &got, err);
 	user_rules_done(&rules);
 	if (rc)
 		return rc;
@@ -235,16 +234,12 @@ static int open_parts(struct run *r, struct errmsg *err)
 	const struct comm *const pipe = &r->ranks.pipe;
 	const struct gpt2_split split = { tensor->rank, tensor->size, pipe->rank, pipe->size,
 					  c->partition };
-	int rc = gpt2_init_part(&r->model, &c->model, &split, err);
+	int rc = gpt2_init_part(&r->model, &c->model, &split, err)
+			     ?: open_backend(r, err)
+			     ?: open_networks(r, err)
+			     ?: tokens_open(&r->tokens, &t, err)
+			     ?: check_held_out(r, err);
 
-	if (!rc)
-		rc = open_backend(r, err);
-	if (!rc)
-		rc = open_networks(r, err);
-	if (!rc)
-		rc = tokens_open(&r->tokens, &t, err);
-	if (!rc)
-		rc = check_held_out(r, err);
 	for (unsigned i = 0; c->data_samples && i < r->nnetworks; i++)
 		network_predict_beyond(r->networks[i]);
 	if (rc)
@@ -279,10 +274,7 @@ static int train_open_state(struct run *r, struct errmsg *err)
 	r->weights = zero_weights(&r->zero);
 	/* A device's state has to be copied to the host in any case. */
 	rc = saver_new(&r->saver, &r->zero, c->async_save || !r->backend->on_host, err);
-	rc = comm_agree(r->comm, rc, err);
-	if (rc)
-		return rc;
-	rc = step_graph_open(r, err);
+	rc = comm_agree(r->comm, rc, err) ?: step_graph_open(r, err);
 	if (rc)
 		return rc;
 	if (c->resume_dir)

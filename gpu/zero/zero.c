@@ -221,10 +221,8 @@ void zero_collect(const struct zero *z, const float *state, size_t i, float *out
  * prevent it from joining. */
 static int check_device(struct zero *z, struct errmsg *err)
 {
-	int rc = z->backend->ops->sync(z->backend, err);
+	int rc = z->backend->ops->sync(z->backend, err) ?: topology_check(z->ranks, err);
 
-	if (!rc)
-		rc = topology_check(z->ranks, err);
 	if (rc && rc != -ENOMEM && !z->backend->on_host && z->world->size > 1)
 		comm_abort(z->world, err);
 	return rc;
