@@ -26,6 +26,7 @@ struct load_tensor;
 /* A contiguous range of a file, and where its elements go. */
 struct load_run {
 	struct source file; /* borrowed */
+	enum dtype dtype;   /* of its elements */
 	uint64_t off;
 	size_t len;
 	float *to;

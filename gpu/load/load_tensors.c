@@ -165,12 +165,12 @@ static int find_rows(const struct load *l, struct item *m, struct errmsg *err)
 
 int load_tensor_add(struct load_tensor *t, const struct load_run *run, struct errmsg *err)
 {
-	const size_t size = dtype_size(t->tensor.dtype);
 	struct load_run *const last = t->nruns ? &t->runs[t->nruns - 1] : NULL;
 
 	if (last && !last->zero && !run->zero && last->file.name == run->file.name &&
-	    last->direct == run->direct && last->off + last->len == run->off &&
-	    last->to + last->len / size == run->to) {
+	    last->dtype == run->dtype && last->direct == run->direct &&
+	    last->off + last->len == run->off &&
+	    last->to + last->len / dtype_size(run->dtype) == run->to) {
 		last->len += run->len;
 		return 0;
 	}
@@ -267,8 +267,7 @@ int load_tensor_send(struct load *l, const struct load_tensor *t, struct backend
 		}
 		l->got->bytes += run->len;
 		l->got->direct += run->direct ? run->len : 0;
-		rc = upload_add(q, &run->file, run->off, run->len, t->tensor.dtype, run->to,
-				l->err);
+		rc = upload_add(q, &run->file, run->off, run->len, run->dtype, run->to, l->err);
 	}
 	return rc;
 }

@@ -144,7 +144,11 @@ static int load_universal_find(struct load_tensor *t, uint64_t first, size_t n, 
 	assert(first + n <= t->tensor.numel);
 	while (off < end && !rc) {
 		struct load_run run = {
-			.file = u->pt.src, .off = off, .len = (size_t)(end - off), .to = to
+			.file = u->pt.src,
+			.dtype = t->tensor.dtype,
+			.off = off,
+			.len = (size_t)(end - off),
+			.to = to,
 		};
 
 		if (t->tensor.dtype == DTYPE_F32)

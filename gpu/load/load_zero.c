@@ -67,37 +67,6 @@ static int find_whole(struct load_tensor *t, const struct param *p, const struct
 	return checkpoint_extents(c, p, state, &x->map, &x->gathers, err);
 }
 
-/* Read elements in the type that files have: they are converted when they are uploaded. */
-static int take_own_type(struct zero_tensor *x, struct errmsg *err)
-{
-	enum dtype own = x->t.tensor.dtype;
-	struct extent_map raw = { 0 };
-	bool ok = true;
-
-	for (size_t i = 0; i < x->map.n; i++)
-		if (extent_is_cast(&x->map.v[i]))
-			own = x->map.v[i].dtype;
-	for (size_t i = 0; ok && i < x->map.n; i++) {
-		const struct extent *e = &x->map.v[i];
-		const uint64_t bytes = e[1].start - e->start;
-
-		if (e->kind != EXTENT_ZERO && (e->dtype != own || e->to != x->t.tensor.dtype)) {
-			extent_done(&raw);
-			return errmsg_set(
-				err, -ENOTSUP,
-				"%s: %s is of several types; mount it with ucfs and resume with --universal_checkpoint",
-				x->t.s->path, x->t.name);
-		}
-		ok = extent_add(&raw, e->kind,
-				bytes / dtype_size(x->t.tensor.dtype) * dtype_size(own), e->shard,
-				e->from, own);
-	}
-	extent_done(&x->map);
-	x->map = raw;
-	x->t.tensor.dtype = own;
-	return ok ? 0 : errmsg_nomem(err, x->t.name);
-}
-
 static int load_zero_begin(struct load_tensor *t, const char *state, struct errmsg *err)
 {
 	struct load_source *const s = t->s;
@@ -127,7 +96,6 @@ static int load_zero_begin(struct load_tensor *t, const char *state, struct errm
 	} else {
 		rc = find_whole(t, p, found, err);
 	}
-	rc = rc ?: take_own_type((struct zero_tensor *)t, err);
 	if (rc)
 		load_zero_end(t);
 	return rc;
@@ -137,16 +105,20 @@ static int load_zero_begin(struct load_tensor *t, const char *state, struct errm
 struct finding {
 	struct zero_tensor *x;
 	const struct gather *gather;
-	float *to; /* of the next element */
+	enum dtype dtype; /* of the elements that the map tells of */
+	float *to;        /* of the next element */
 	struct errmsg *err;
 };
 
-/* Append a run of a shard, which stays open until the tensor ends. */
+/* Append a run of a shard, which stays open until the tensor ends.  Its elements are read in the
+ * type that the file has: they are converted when they are uploaded. */
 static int find_run(struct finding *f, const struct extent_walk *w)
 {
 	struct zero_tensor *const x = f->x;
 	struct shards *const shards = ((struct zero_source *)x->t.s)->c->shards;
-	const size_t size = dtype_size(x->t.tensor.dtype);
+	const bool cast = extent_is_cast(w->e);
+	const enum dtype own = cast ? w->e->dtype : f->dtype;
+	const size_t n = w->len / dtype_size(f->dtype);
 	const uint32_t shard = w->e->shard;
 	const struct fileid *const id = shards_id(shards, shard);
 	struct shard_map map;
@@ -164,11 +136,12 @@ static int find_run(struct finding *f, const struct extent_walk *w)
 			  .size = id->size,
 			  .fd = map.fd,
 			  .id = *id },
-		.off = w->from,
-		.len = w->len,
+		.dtype = own,
+		.off = cast ? extent_cast_from(w->e, w->skip) : w->from,
+		.len = n * dtype_size(own),
 		.to = f->to,
 	};
-	f->to += w->len / size;
+	f->to += n;
 	return load_tensor_add(&x->t, &run, f->err);
 }
 
@@ -180,16 +153,11 @@ static int find_in_shards(struct finding *f, const struct extent_map *map, uint6
 	while (!rc && extent_next(&w)) {
 		/* A fresh state is zeros. */
 		if (w.e->kind == EXTENT_ZERO) {
-			f->to += w.len / dtype_size(f->x->t.tensor.dtype);
+			f->to += w.len / dtype_size(f->dtype);
 			continue;
 		}
 		assert(w.e->kind == EXTENT_SHARD);
-		rc = extent_is_cast(w.e)
-			     ? errmsg_set(
-				       f->err, -ENOTSUP,
-				       "%s: %s is of type %s; mount it with ucfs and resume with --universal_checkpoint",
-				       f->x->t.s->path, f->x->t.name, dtype_name(w.e->dtype))
-			     : find_run(f, &w);
+		rc = find_run(f, &w);
 	}
 	return rc;
 }
@@ -212,12 +180,14 @@ static int load_zero_find(struct load_tensor *t, uint64_t first, size_t n, float
 
 	assert(first + n <= t->tensor.numel);
 	while (!rc && extent_next(&w)) {
-		if (w.e->kind == EXTENT_GATHER) {
-			f.gather = x->gathers.v[w.e->shard];
-			rc = gather_walk(f.gather, find_gathered, &f, w.len, w.from);
-		} else {
-			rc = find_in_shards(&f, &x->map, w.off, w.len);
-		}
+		const bool gathered = w.e->kind == EXTENT_GATHER, cast = extent_is_cast(w.e);
+
+		f.dtype = gathered && cast ? w.e->dtype : t->tensor.dtype;
+		f.gather = gathered ? x->gathers.v[w.e->shard] : NULL;
+		rc = gathered ? gather_walk(f.gather, find_gathered, &f,
+					    w.len / size * dtype_size(f.dtype),
+					    cast ? extent_cast_from(w.e, w.skip) : w.from)
+			      : find_in_shards(&f, &x->map, w.off, w.len);
 	}
 	return rc;
 }
