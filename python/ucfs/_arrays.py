@@ -25,11 +25,21 @@ _BLOCK_BYTES = 1 << 20  # read at once for a slice with a step
 _PART_BYTES = 16 << 20  # a thread reads at once of a tensor
 
 
-def _missing(name: object, names: Iterable[str]) -> KeyError:
-    """An error that says which names are near, or else the newest."""
-    known = list(names)
-    near = difflib.get_close_matches(str(name), known) or known[-3:][::-1]
-    return KeyError(f"{name!r}: there is " + (", ".join(map(repr, near)) or "none"))
+class _Missing(KeyError):
+    """Which names are near, or else the newest, is found when it is shown: to compare with
+    thousands of names takes seconds, and `in` and get() raise this, too."""
+
+    def __init__(self, name: object, names: Iterable[str]) -> None:
+        super().__init__(name)
+        self._names = names
+
+    def __str__(self) -> str:
+        known = list(self._names)
+        near = difflib.get_close_matches(str(self.args[0]), known) or known[-3:][::-1]
+        return f"{self.args[0]!r}: there is " + (", ".join(map(repr, near)) or "none")
+
+    def __reduce__(self) -> Any:
+        return KeyError, (str(self),)
 
 
 def _numpy_type(name: str) -> Any:
@@ -206,7 +216,7 @@ class Parameter(Mapping[str, Union[Array, int, float]]):
         try:
             return in_thread(lambda: self._read(f"{self._directory}/{state}.pt"))
         except FileNotFoundError:
-            raise _missing(state, self) from None
+            raise _Missing(state, list(self)) from None
 
     def _read(self, path: str) -> Union[Array, int, float]:
         file = self._source.open(path)
@@ -222,7 +232,8 @@ class Parameter(Mapping[str, Union[Array, int, float]]):
             raise AttributeError(f"{self.name} has no {state}") from None
 
     def __repr__(self) -> str:
-        return f"<ucfs.Parameter {self.name}: {', '.join(self)}>"
+        states = "closed" if self._source.handle.closed else ", ".join(self)
+        return f"<ucfs.Parameter {self.name}: {states}>"
 
 
 class _Parameters(Mapping[str, Parameter]):
@@ -238,7 +249,7 @@ class _Parameters(Mapping[str, Parameter]):
 
     def __getitem__(self, name: str) -> Parameter:
         if name not in self._names:
-            raise _missing(name, self._names)
+            raise _Missing(name, self._names)
         return Parameter(self._source, self._directory, name)
 
 
@@ -361,7 +372,7 @@ class Checkpoint(Mapping[str, Tag]):
         if isinstance(tag, int):
             return Tag(self, tags[tag])
         if tag not in tags:
-            raise _missing(tag, tags)
+            raise _Missing(tag, tags)
         return Tag(self, tag)
 
     def __repr__(self) -> str:

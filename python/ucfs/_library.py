@@ -169,6 +169,8 @@ def option_texts(options: Mapping[str, Any]) -> Iterator[str]:
     "ranks=2" and "ranks=4"."""
     for name, value in options.items():
         for one in value if isinstance(value, (list, tuple)) else [value]:
+            if "\0" in str(one):
+                raise OptionError(errno.EINVAL, f"{name}={one!r}: has a NUL")
             if one is True:
                 yield name
             elif one is not None and one is not False:

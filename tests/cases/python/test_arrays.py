@@ -106,6 +106,12 @@ class Parameters(unittest.TestCase):
                                 (lambda: cube["momentum"], KeyError),
                                 (lambda: cube.momentum, AttributeError)]:
                 self.assertRaises(error, what)
+            with mock.patch.object(_arrays.difflib, "get_close_matches") as near:
+                self.assertNotIn("square", parameters)
+                self.assertIsNone(cube.get("momentum"))
+            near.assert_not_called()
+            with self.assertRaisesRegex(KeyError, "cubes.*'cube'"):
+                parameters["cubes"]
 
 
 S = slice

@@ -74,6 +74,7 @@ class Opening(unittest.TestCase):
         for what, error, said in [
                 (lambda: ucfs.open("/nonexistent/run"), FileNotFoundError, "/nonexistent/run"),
                 (lambda: ucfs.open(run, crc="some"), ucfs.OptionError, "crc"),
+                (lambda: ucfs.open(run, model="a\0b"), ucfs.OptionError, "model.*NUL"),
                 (lambda: ucfs.open(run, clever=True), ValueError, "clever: unknown option"),
                 (lambda: ucfs.open(run, hf_dtyp="bf16"), ValueError, r"hf_dtyp=bf16: unknown option; did you mean hf_dtype=bf16\?"),
                 (lambda: ucfs.open(run, ranks=[0]), ucfs.Error, "ranks"),
@@ -139,8 +140,10 @@ class Closing(unittest.TestCase):
         parameters = tag.parameters
         array = parameters["cube"].fp32
         file = ckpt._source.open("latest")
+        cube = parameters["cube"]
         ckpt.close()
         ckpt.close()
+        self.assertIn("cube: closed", repr(cube))
         for what in [lambda: ckpt.tags, lambda: tag.parameters, tag.state_dict,
                      lambda: parameters["cube"].fp32,
                      lambda: array[0], file.read]:
