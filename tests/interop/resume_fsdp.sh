@@ -1,12 +1,13 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Trains with FSDP2, saves the files of ranks that verl saves, and lets DeepSpeed train on
+# Trains with FSDP2, saves the files of ranks that verl saves, and models with buffers and frozen
+# parameters as DCP and as Accelerate does, and lets DeepSpeed train on
 # from a mount, on one to three ranks in stages 1 to 3.
 #
 #     UCFS_PYTHON=/venv/bin/python resume_fsdp.sh
 #
-# Needs a Python with deepspeed (0.19.8 was used); no GPU.  Takes two minutes.
+# Needs a Python with deepspeed (0.19.8 was used); no GPU.  Takes three minutes.
 # shellcheck source=tests/interop/lib.sh
 . "$(dirname "$0")/lib.sh"
 require_python deepspeed
