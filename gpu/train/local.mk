@@ -3,5 +3,4 @@
 gpu_libuctrain_a_SOURCES += \
 	%D%/train_impl.h \
 	%D%/feed.c %D%/pipeline.c %D%/step_graph.c \
-	%D%/train_steps.c %D%/train.c \
-	%D%/command.h
+	%D%/command.h %D%/train_steps.c %D%/train.c
