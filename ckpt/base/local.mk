@@ -5,13 +5,13 @@
 noinst_LIBRARIES += %D%/libucbase.a
 %C%_libucbase_a_SOURCES = \
 	%D%/array.h %D%/array.c \
-	%D%/text.h %D%/errmsg.h %D%/text.c %D%/errmsg.c \
+	%D%/arena.h %D%/text.h %D%/errmsg.h %D%/text.c %D%/errmsg.c \
 	%D%/checked.h \
 	%D%/bytes.h %D%/bytes.c \
 	%D%/system.h %D%/system.c \
 	%D%/cpu_clones.h \
 	%D%/meter.h %D%/meter.c \
-	%D%/arena.h %D%/arena.c \
+	%D%/arena.c \
 	%D%/attrs.h %D%/attrs.c \
 	%D%/context.h %D%/beneath.h %D%/beneath.c \
 	%D%/source.h %D%/source.c \
