@@ -40,7 +40,8 @@
 struct known {
 	size_t cap; /* of its chunks */
 	bool shared;
-	uint32_t crc; /* of a plain tensor's storage; 0: unknown */
+	uint32_t crc;  /* of a plain tensor's storage; 0: unknown */
+	uint32_t file; /* that had it last */
 };
 
 struct reader {
@@ -267,9 +268,13 @@ static int add_tensor(struct reader *r, const char *const *path, unsigned depth,
 		t->ndim = d.ndim;
 		t->numel = d.numel;
 		t->shape = arena_copy(&r->m->arena, d.shape, d.ndim * sizeof(*d.shape));
-		*k = (struct known){ .shared = d.shared, .crc = crc };
+		*k = (struct known){ .shared = d.shared, .crc = crc, .file = r->file };
 		return t->shape ? add_parts(r, t, k, &d) : errmsg_nomem(r->err, r->name);
 	}
+	/* Python's dict would keep the last. */
+	if (k->file == r->file)
+		return fail(r, t, "is there twice");
+	k->file = r->file;
 	if (!d.shared && depth == 4 && d.ndim &&
 	    (d.numel != t->numel || !crc != !k->crc || (crc && crc != k->crc)))
 		return refuse_flat(r, t);

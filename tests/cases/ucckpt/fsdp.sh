@@ -69,4 +69,8 @@ cp "$good/fsdp_verl_dp3/global_step_3/actor/optim_world_size_3_rank_1.pt" "$file
 cp "$tmp/mixed/model_world_size_3_rank_2.pt" "$tmp/mixed/model_world_size_3_rank_3.pt"
 check "one rank more" grep -q "model_world_size_3_rank_3.pt: .*there were 3 ranks" \
 	<(ucckpt info "$tmp/mixed" 2>&1)
+rm "$tmp/mixed/model_world_size_3_rank_3.pt"
+LC_ALL=C sed -i 's/0[.]norm[.]bias/0.down.bias/' "$tmp/mixed/model_world_size_3_rank_1.pt"
+check "a name twice" grep -q "model_world_size_3_rank_1.pt: .*0.down.bias: is there twice" \
+	<(ucckpt info "$tmp/mixed" 2>&1)
 finish
