@@ -66,8 +66,8 @@ static uint64_t ceil_div(uint64_t a, uint64_t b)
 	return a / b + (a % b != 0);
 }
 
-struct dcpview_cut dcpview_cut(enum dtype dtype, const uint64_t *shape, unsigned ndim,
-			       struct dcpview_cuts cuts)
+struct dcpview_cut dcpview_cut(enum dtype dtype, const uint64_t *shape,
+			       unsigned ndim, unsigned ranks)
 {
 	struct dcpview_cut c = { .rows = ndim ? shape[0] : 1, .row = 1 };
 	uint64_t bytes;
@@ -75,49 +75,16 @@ struct dcpview_cut dcpview_cut(enum dtype dtype, const uint64_t *shape, unsigned
 	for (unsigned i = 1; i < ndim; i++)
 		c.row *= shape[i];
 	c.unit = c.piece = c.rows;
-	bytes = ceil_div(c.rows, cuts.ranks) * c.row * dtype_size(dtype);
+	bytes = ceil_div(c.rows, ranks) * c.row * dtype_size(dtype);
 	if (bytes == 0)
 		return c;
-	c.unit = ceil_div(c.rows, cuts.ranks);
-	if (bytes < cuts.least)
-		c.unit *= ceil_div(cuts.least, bytes);
-	if (c.unit > c.rows)
-		c.unit = c.rows;
+	c.unit = ceil_div(c.rows, ranks);
+	if (bytes < DCPVIEW_CHUNK_MIN)
+		c.unit *= ceil_div(DCPVIEW_CHUNK_MIN, bytes);
 	c.piece = bytes <= DCPVIEW_CHUNK_MAX
 			  ? c.unit
 			  : ceil_div(c.unit, ceil_div(bytes, DCPVIEW_CHUNK_MAX));
 	return c;
-}
-
-/* A rank may read a fourteenth more than its share, for fewer chunks: with headers and
- * .metadata, less than a tenth. */
-#define SLACK 14
-
-/* Does a rank read little more than its share of these tensors? */
-static bool reads_share(const struct dcpview_entry *v, size_t n, struct dcpview_cuts cuts)
-{
-	double all = 0, most = 0;
-
-	for (size_t i = 0; i < n; i++) {
-		const struct dcpview_cut c = dcpview_cut(v[i].dtype, v[i].shape, v[i].ndim, cuts);
-		const double row = (double)c.row * (double)dtype_size(v[i].dtype);
-
-		if (v[i].is_tensor && v[i].ndim) {
-			all += (double)c.rows * row;
-			most += (double)c.unit * row;
-		}
-	}
-	return most * cuts.ranks <= all + all / SLACK;
-}
-
-struct dcpview_cuts dcpview_choose_cuts(const struct dcpview_entry *v, size_t n, unsigned ranks)
-{
-	struct dcpview_cuts cuts = { ranks, DCPVIEW_CHUNK_MAX };
-
-	while (cuts.least > DCPVIEW_CHUNK_MIN && !reads_share(v, n, cuts))
-		cuts.least /= 2;
-	return cuts.least < DCPVIEW_CHUNK_MIN ? (struct dcpview_cuts){ ranks, DCPVIEW_CHUNK_MIN }
-					      : cuts;
 }
 
 uint64_t dcpview_cut_end(const struct dcpview_cut *c, uint64_t row)
@@ -131,7 +98,7 @@ uint64_t dcpview_cut_end(const struct dcpview_cut *c, uint64_t row)
 
 struct writer {
 	struct bytebuf *out;
-	struct dcpview_cuts cuts;
+	unsigned ranks;      /* that tensors are cut for */
 	uint32_t memo;       /* the next memo number */
 	struct bytebuf blob; /* scratch */
 };
@@ -176,7 +143,7 @@ enum { OF_KEY, OF_PIECE, OF_CHUNKS };
 
 static void put_tensor(struct writer *w, const struct dcpview_entry *e, uint32_t memo)
 {
-	const struct dcpview_cut cut = dcpview_cut(e->dtype, e->shape, e->ndim, w->cuts);
+	const struct dcpview_cut cut = dcpview_cut(e->dtype, e->shape, e->ndim, w->ranks);
 	uint64_t row = 0, next;
 
 	put_size(w, e->ndim, cut.piece, e->shape);
@@ -229,7 +196,7 @@ static void end_info(const struct writer *w, uint64_t offset, uint64_t len)
 
 static void put_places(struct writer *w, const struct dcpview_entry *e, uint32_t memo)
 {
-	const struct dcpview_cut cut = dcpview_cut(e->dtype, e->shape, e->ndim, w->cuts);
+	const struct dcpview_cut cut = dcpview_cut(e->dtype, e->shape, e->ndim, w->ranks);
 	const uint64_t usual = blob_len(w, e, &cut, cut.piece);
 	uint64_t at = e->offset, row = 0, next, len;
 	uint32_t i = 0, file = 0;
@@ -306,11 +273,11 @@ static void put_entries(struct writer *w, const struct dcpview_entry *v, size_t 
 			put_object_place(w, &v[i], memo[i]);
 }
 
-int dcpview_metadata_write(const struct dcpview_entry *v, size_t n, struct dcpview_cuts cuts,
+int dcpview_metadata_write(const struct dcpview_entry *v, size_t n, unsigned ranks,
 			   struct bytebuf *out, struct errmsg *err)
 {
 	uint32_t *memo = malloc((n + 1) * sizeof(*memo));
-	struct writer w = { .out = out, .cuts = cuts };
+	struct writer w = { .out = out, .ranks = ranks };
 
 	if (!memo)
 		return errmsg_nomem(err, DCP_METADATA);

@@ -12,21 +12,15 @@ struct bytebuf;
 struct errmsg;
 
 /*
- * How tensors are cut into chunks of rows: as if `ranks` ranks had saved them.  FSDP2 gives
+ * How a tensor is cut into chunks of rows: as if `ranks` ranks had saved it.  FSDP2 gives
  * each ceil(rows / ranks) rows, and a loader reads whole chunks, so no chunk crosses a
- * multiple of that: as many ranks, or a divisor of them, read just their own.  torch spends
- * as long on a chunk as on half a megabyte, so one has at least `least` bytes, for which it
- * has the rows of several ranks; it has at most DCPVIEW_CHUNK_MAX unless one row has more,
- * so that more ranks read little that is not theirs.
+ * multiple of that: as many ranks, or a divisor of them, read just their own.  Python reads
+ * 4 KiB at a time, so a chunk has at least DCPVIEW_CHUNK_MIN bytes, which with a header are
+ * not more; it has at most DCPVIEW_CHUNK_MAX unless one row has more, so that more ranks
+ * read little that is not theirs.
  */
-struct dcpview_cuts {
-	unsigned ranks;
-	uint64_t least;
-};
-
-/* Python reads 4 KiB at a time: a smaller chunk, which has a header, costs no less. */
 #define DCPVIEW_CHUNK_MIN (UINT64_C(3) << 10)
-#define DCPVIEW_CHUNK_MAX (UINT64_C(8) << 20)
+#define DCPVIEW_CHUNK_MAX (UINT64_C(4) << 20)
 
 struct dcpview_cut {
 	uint64_t rows; /* of the tensor; 1 if it has no dimensions */
@@ -35,8 +29,9 @@ struct dcpview_cut {
 	uint64_t row; /* elements per row */
 };
 
+/* `ranks`: that chunks are cut for. */
 struct dcpview_cut dcpview_cut(enum dtype dtype, const uint64_t *shape, unsigned ndim,
-			       struct dcpview_cuts cuts);
+			       unsigned ranks);
 
 /* Return the end of the chunk that begins at `row`.  A tensor without rows has one empty
  * chunk. */
@@ -65,12 +60,8 @@ struct dcpview_entry {
 	const uint64_t *shape;
 };
 
-/* Return the cuts for `ranks` with the largest chunks of which each of these reads little
- * more than its share of all tensors. */
-struct dcpview_cuts dcpview_choose_cuts(const struct dcpview_entry *v, size_t n, unsigned ranks);
-
-/* Append the `.metadata` that describes `n` entries.  -ENOMEM. */
-int dcpview_metadata_write(const struct dcpview_entry *v, size_t n, struct dcpview_cuts cuts,
+/* Append the `.metadata` that describes `n` entries, cut for `ranks`.  -ENOMEM. */
+int dcpview_metadata_write(const struct dcpview_entry *v, size_t n, unsigned ranks,
 			   struct bytebuf *out, struct errmsg *err);
 
 #endif

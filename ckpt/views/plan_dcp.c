@@ -27,8 +27,8 @@
 
 struct plan_dcp {
 	struct plan plan;
+	unsigned ranks; /* that tensors are cut for */
 	struct dcpview_state state;
-	struct dcpview_cuts cuts[2]; /* of its directories */
 	struct errmsg refused; /* why there is no optimizer; or empty */
 };
 
@@ -46,10 +46,10 @@ static void describe_metadata(const struct plan_item *e, struct plan_facts *out)
 
 static struct value *lay_out_metadata(const struct plan_item *e, struct file_layout *d)
 {
-	const struct plan_dcp *x = dcpview_of(e->p);
-	const struct dcpview_dir *dir = &x->state.dirs[e->dir];
+	const struct dcpview_dir *dir = &dcpview_of(e->p)->state.dirs[e->dir];
 
-	layout_note(d, dcpview_metadata_write(dir->v, dir->n, x->cuts[e->dir], &d->head, d->err));
+	layout_note(d, dcpview_metadata_write(dir->v, dir->n, dcpview_of(e->p)->ranks, &d->head,
+						d->err));
 	return NULL;
 }
 
@@ -101,10 +101,10 @@ static bool map_tensor(const struct plan_item *e, struct file_layout *d,
 }
 
 /* Append a blob for each chunk of a tensor, whose elements are `whole`. */
-static void add_chunks(struct file_layout *d, const struct dcpview_entry *e,
-		       struct dcpview_cuts cuts, const struct extent_map *whole)
+static void add_chunks(struct file_layout *d, const struct dcpview_entry *e, unsigned ranks,
+		       const struct extent_map *whole)
 {
-	const struct dcpview_cut cut = dcpview_cut(e->dtype, e->shape, e->ndim, cuts);
+	const struct dcpview_cut cut = dcpview_cut(e->dtype, e->shape, e->ndim, ranks);
 	const size_t row_size = cut.row * dtype_size(e->dtype);
 	uint64_t shape[TENSOR_DIMS_MAX], row = 0, next;
 	struct extent_map *map;
@@ -139,7 +139,7 @@ static struct value *lay_out_file(const struct plan_item *e, struct file_layout 
 	}
 	t = &dir->v[f->entry];
 	if (!d->extents || map_tensor(e, d, f, t->dtype, &whole))
-		add_chunks(d, t, x->cuts[e->dir], &whole);
+		add_chunks(d, t, x->ranks, &whole);
 	extent_done(&whole);
 	return NULL;
 }
@@ -254,13 +254,10 @@ static int dcpview_make(struct plan *p, struct errmsg *err)
 	if (rc)
 		return rc;
 	rc = p->c->ops->check(p->c, true, &x->refused);
+	x->ranks = p->options.type.ranks ?: p->options.dcp_ranks ?: RANKS;
 	rc = dcpview_state_make(&x->state, p->options.dcp_style, p->c, !rc && p->c->ranks, &why);
 	if (rc)
 		return errmsg_set(err, rc, "%s: %s", p->c->path, why.text);
-	for (unsigned i = 0; i < x->state.ndirs; i++)
-		x->cuts[i] = dcpview_choose_cuts(x->state.dirs[i].v, x->state.dirs[i].n,
-						 p->options.type.ranks ?: p->options.dcp_ranks
-										  ?: RANKS);
 	set_groups(p);
 	return 0;
 }

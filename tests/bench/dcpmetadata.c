@@ -8,6 +8,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/system.h"
 #include "ckpt/views/dcpview_metadata.h"
+#include "ckpt/views/dcpview_metadata.h"
 
 #define TENSORS 60000
 #define CHUNKS 64
@@ -36,7 +37,7 @@ int main(void)
 					   .shape = shape };
 	}
 	start = clock_ns();
-	if (dcpview_metadata_write(v, TENSORS, (struct dcpview_cuts){ CHUNKS, 0 }, &out, &err)) {
+	if (dcpview_metadata_write(v, TENSORS, CHUNKS, &out, &err)) {
 		fprintf(stderr, "%s\n", err.text);
 		return 1;
 	}
