@@ -187,6 +187,12 @@ static void op_readlink(fuse_req_t req, fuse_ino_t ino)
 	fuse_reply_readlink(req, target);
 }
 
+/* An open directory.  Its reader holds it open until the last reply. */
+struct open_dir {
+	LIST_ENTRY(open_dir) at; /* in server.open_dirs */
+	struct uckpt_dir *d;
+};
+
 /* Put an opened directory on the server's list.  NULL: no memory. */
 static struct open_dir *add_dir(struct server *s, struct uckpt_dir *d)
 {
@@ -201,7 +207,7 @@ static struct open_dir *add_dir(struct server *s, struct uckpt_dir *d)
 	return o;
 }
 
-static void close_dir(struct server *s, struct open_dir *o)
+void ops_close_dir(struct server *s, struct open_dir *o)
 {
 	pthread_mutex_lock(&s->lock);
 	LIST_REMOVE(o, at);
@@ -246,14 +252,14 @@ static void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
 	fi->fh = (uintptr_t)o;
 	fi->cache_readdir = fi->keep_cache = uckpt_dir_is_immutable(d);
 	if (fuse_reply_open(req, fi) == -ENOENT)
-		close_dir(ops_server(req), o);
+		ops_close_dir(ops_server(req), o);
 }
 
 static void op_releasedir(fuse_req_t req, fuse_ino_t ino,
 			  struct fuse_file_info *fi)
 {
 	(void)ino;
-	close_dir(ops_server(req), dir_of(fi));
+	ops_close_dir(ops_server(req), dir_of(fi));
 	fuse_reply_err(req, 0);
 }
 

@@ -207,11 +207,8 @@ void ops_close_all(struct server *s)
 	struct handle *h;
 
 	background_stop(s);
-	while ((o = LIST_FIRST(&s->open_dirs))) {
-		LIST_REMOVE(o, at);
-		uckpt_dir_close(o->d);
-		free(o);
-	}
+	while ((o = LIST_FIRST(&s->open_dirs)))
+		ops_close_dir(s, o);
 	while ((h = LIST_FIRST(&s->open))) {
 		LIST_REMOVE(h, at);
 		passthrough_file_close(&s->passthrough_files, h->passthrough);

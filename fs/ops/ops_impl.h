@@ -33,12 +33,6 @@ struct handle {
 	atomic_bool stale;
 };
 
-/* An open directory.  Its reader holds it open until the last reply. */
-struct open_dir {
-	LIST_ENTRY(open_dir) at; /* in server.open_dirs */
-	struct uckpt_dir *d;
-};
-
 static inline struct handle *ops_handle(fuse_req_t req,
 					const struct fuse_file_info *fi)
 {
@@ -58,6 +52,9 @@ void ops_reply_failure(fuse_req_t req, int rc, const struct uckpt_error *err);
 /* May the caller of a request read what was opened?  The kernel has checked cached
  * attributes, perhaps of another file. */
 bool ops_may_read(fuse_req_t req, const struct uckpt_readers *readers);
+
+/* Close a directory that is on the server's list. */
+void ops_close_dir(struct server *s, struct open_dir *o);
 
 /* End the thread that op_init has started. */
 void background_stop(struct server *s);
