@@ -119,7 +119,7 @@ static void inflict(const struct cell *c)
 		abort();
 }
 
-/* Does a message name the file?  One that was never seen is told by its rank. */
+/* Does a message name the file, or the rank of a file that was never seen? */
 static bool is_explained(const struct cell *c)
 {
 	return c->named || c->got->named ||
@@ -301,27 +301,19 @@ static int unmount(const char *mnt, pid_t server)
 	return status;
 }
 
-/* Take what the server said, but for its wish for the model's configuration. */
-static void take_log(struct cell *c, const char *log)
+/* Take what the server said, but for its wish for the model's configuration.  `print`: also print
+ * all of it, since who reads the test's log may not have this machine. */
+static void take_log(struct cell *c, const char *log, bool print)
 {
 	FILE *const f = fopen(log, "r");
 	char line[2048];
 
-	while (f && fgets(line, sizeof(line), f))
+	while (f && fgets(line, sizeof(line), f)) {
+		if (print)
+			fputs(line, stdout);
 		if (!strstr(line, "config.json"))
 			take_message(c, line);
-	if (f)
-		fclose(f);
-}
-
-/* Whoever reads the test's log may not have this machine. */
-static void print_log(const char *log)
-{
-	FILE *const f = fopen(log, "r");
-	char line[2048];
-
-	while (f && fgets(line, sizeof(line), f))
-		fputs(line, stdout);
+	}
 	if (f)
 		fclose(f);
 }
@@ -340,7 +332,7 @@ void cell_by_mount(struct cell *c)
 		inflict(c);
 	server = serve(c, mnt, log);
 	if (!is_mounted(c, mnt, server)) {
-		take_log(c, log);
+		take_log(c, log, false);
 		if (c->fault != HALFWAY || !c->named)
 			cell_broken(c, "the mount fails, see %s", log);
 		return;
@@ -350,10 +342,8 @@ void cell_by_mount(struct cell *c)
 		inflict(c);
 	tree_read_dir(mnt, c->got);
 	status = unmount(mnt, server);
-	if (status) {
+	if (status)
 		cell_broken(c, "the server ends with status %#x", status);
-		print_log(log);
-	}
-	take_log(c, log);
+	take_log(c, log, status != 0);
 	judge(c, "");
 }
