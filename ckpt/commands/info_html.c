@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A report as one HTML page, which needs nothing else: no network, no script.  It is also
- * well-formed XML.  Tables are made of the report's JSON, the rest of its text.
+ * well-formed XML.  The views are those of the report's JSON; facts and tables are its text.
  */
 #include "ckpt/commands/info_html.h"
 
@@ -37,10 +37,11 @@ static const char head[] =
 	".picture .box { width: 50%; padding-top: .3rem }\n"
 	".picture td { font-size: 12px; color: var(--dim) }\n"
 	"svg { display: block; width: 100%; height: 20px; background: var(--empty) }\n"
-	".none { fill: var(--empty) }\n"
+	"rect { fill: currentcolor }\n"
+	"rect.none { fill: var(--empty) }\n"
 	".legend { list-style: none; padding: 0; font: 12px ui-monospace, monospace }\n"
 	".legend span { display: inline-block; width: 1em; height: 1em;\n"
-	"  vertical-align: text-bottom }\n"
+	"  vertical-align: text-bottom; background: currentcolor }\n"
 	"</style>\n";
 
 void html_text(struct bytebuf *out, const char *text)
@@ -74,17 +75,15 @@ static char *copy_text(const struct report *r, size_t from, size_t to)
 /* Append lines as they are, whose columns are aligned. */
 static void add_lines(struct bytebuf *out, const char *title, char *text)
 {
-	char *at = text + strspn(text, "\n");
+	char *at = text + strspn(text, "\n"), *line;
 
 	if (!*at)
 		return;
 	heading(out, title);
 	bytebuf_add_str(out, "<pre>");
-	while (*at) {
-		html_text(out, strsep(&at, "\n"));
+	while ((line = strsep(&at, "\n")) && (at || *line)) {
+		html_text(out, line);
 		bytebuf_add_str(out, "\n");
-		if (!at)
-			break;
 	}
 	bytebuf_add_str(out, "</pre>\n");
 }

@@ -28,7 +28,7 @@
 #define HEIGHT 20.0
 
 struct picture {
-	const struct checkpoint *c;
+	struct checkpoint *c;
 	struct bytebuf *out;
 	uint32_t *colours; /* of each file: 1 + number, in the order of use; 0: not used */
 	uint32_t *used;    /* the files, by number */
@@ -134,16 +134,19 @@ static void draw_runs(struct picture *p, const struct extent_map *m,
 
 static void draw_gather(struct picture *p, const struct gather *x, const struct area *in)
 {
-	if (x->view)
-		draw_runs(p, x->sources, NULL, in, "in another order: bytes");
-	for (size_t i = 0; !x->view && x->g.mean && i < x->nsources; i++) {
-		const double height = in->height / (double)x->nsources;
-		const struct area band = { in->x, in->y + height * (double)i, in->width, height };
+	const double height = in->height / (double)x->nsources; /* of a band */
 
-		draw_runs(p, &x->sources[i], NULL, &band, "averaged: bytes");
+	if (x->view) {
+		draw_runs(p, x->sources, NULL, in, "in another order: bytes");
+	} else if (x->g.mean) {
+		for (size_t i = 0; i < x->nsources; i++)
+			draw_runs(p, &x->sources[i], NULL,
+				  &(struct area){ in->x, in->y + height * (double)i, in->width, height },
+				  "averaged: bytes");
+	} else {
+		for (size_t i = 0; i < x->g.nsegs; i++)
+			draw_segment(p, x, &x->g.segs[i], in);
 	}
-	for (size_t i = 0; !x->view && !x->g.mean && i < x->g.nsegs; i++)
-		draw_segment(p, x, &x->g.segs[i], in);
 }
 
 /* Draw a map from left to right; `what` its bytes are.  Those of gathers have none. */
@@ -175,14 +178,15 @@ static void draw_runs(struct picture *p, const struct extent_map *m,
 static void add_remark(struct picture *p, const struct param *x, const char *why)
 {
 	bytebuf_add_str(p->out, "<td>");
-	if (*why)
+	if (*why) {
 		html_text(p->out, why);
-	else if (x->same)
+	} else if (x->same) {
 		bytebuf_add_str(p->out, "is ");
-	if (!*why && x->same)
 		html_text(p->out, x->same->name);
-	for (unsigned i = 0; !*why && !x->same && i < x->ndim; i++)
-		bytebuf_add_format(p->out, "%s%" PRIu64, i ? " &#215; " : "", x->shape[i]);
+	} else {
+		for (unsigned i = 0; i < x->ndim; i++)
+			bytebuf_add_format(p->out, "%s%" PRIu64, i ? " &#215; " : "", x->shape[i]);
+	}
 	if (p->cut)
 		bytebuf_add_format(p->out, "; the first %d pieces", PIECES_MAX);
 	bytebuf_add_str(p->out, "</td></tr>\n");
@@ -199,8 +203,7 @@ static void add_row(struct picture *p, const struct param *x)
 	bytebuf_add_str(p->out, "<tr><th>");
 	html_text(p->out, x->name);
 	bytebuf_add_str(p->out, "</th><td class=\"box\">");
-	if (!x->same && !checkpoint_weights((struct checkpoint *)p->c, x, x->dtype, &m, &gathers,
-					    &why) && m.n) {
+	if (!x->same && !checkpoint_weights(p->c, x, x->dtype, &m, &gathers, &why) && m.n) {
 		bytebuf_add_format(p->out, "<svg viewBox=\"0 0 %.0f %.0f\" role=\"img\""
 				   " preserveAspectRatio=\"none\">", WIDTH, HEIGHT);
 		draw_runs(p, &m, &gathers, &(struct area){ 0, 0, 1, 1 }, "bytes");
@@ -217,10 +220,8 @@ static void add_legend(const struct picture *p, struct bytebuf *out)
 {
 	bytebuf_add_str(out, "<style>\n");
 	for (size_t i = 0; i < p->nused; i++)
-		bytebuf_add_format(out, ".f%zu { fill: hsl(%.0f %d%% %d%%); background:"
-				   " hsl(%.0f %d%% %d%%) }\n", i, 210 + 137.508 * (double)i,
-				   i % 2 ? 45 : 60, i % 3 ? 58 : 48, 210 + 137.508 * (double)i,
-				   i % 2 ? 45 : 60, i % 3 ? 58 : 48);
+		bytebuf_add_format(out, ".f%zu { color: hsl(%.0f %d%% %d%%) }\n", i,
+				   210 + 137.508 * (double)i, i % 2 ? 45 : 60, i % 3 ? 58 : 48);
 	bytebuf_add_str(out, "</style>\n<ul class=\"legend\">\n");
 	for (size_t i = 0; i < p->nused; i++) {
 		bytebuf_add_format(out, "<li><span class=\"f%zu\"></span> ", i);
