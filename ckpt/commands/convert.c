@@ -303,7 +303,7 @@ static int check_parts(const struct convert *c, const struct output *out, struct
 	if (!rc || rc == -EINTR || rc == -ENOMEM)
 		return rc;
 	return errmsg_set(err, -EBADMSG,
-			  "%s: has not the files that its parts wrote: run all parts again, or remove it",
+			  "%s: does not have the files that its parts wrote: run all parts again, or remove it",
 			  out->tmp);
 }
 

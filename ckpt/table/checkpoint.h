@@ -77,8 +77,8 @@ struct param_states {
 struct checkpoint {
 	struct uckpt *u;
 	const struct checkpoint_ops *ops;
-	/* Of the directory: its path, without slashes at its end; the path's last component; its
-	 * owner and permission bits, which the loader finds. */
+	/* The directory: `path` does not end in a slash, and `tag` is its last component.  The
+	 * loader fills in `st`, the owner and the permission bits. */
 	char *path, *tag;
 	struct stat st;
 	const struct dirlist *names_there; /* in the directory, while `list` runs; or NULL */

@@ -15,7 +15,7 @@ struct source {
 };
 
 #define PACKED 1u    /* the tag is in a pack */
-#define OWN_WORDS 2u /* what changed is read anew, and refused as it is then */
+#define OWN_WORDS 2u /* a changed file is read again, and refused for what it has now */
 
 enum fault {
 	MISSING,

@@ -40,7 +40,7 @@ again 1/2
 shared=$(find parts -mindepth 1 -maxdepth 1 -name '.again.parts-2-*')
 rm "$(find "$shared" -name fp32.pt | head -n 1)"
 again 2/2
-check "a file is missing: $(cat said)" grep -q "$shared: has not the files that its parts wrote" said
+check "a file is missing: $(cat said)" grep -q "$shared: does not have the files that its parts wrote" said
 check "and nothing gets its name" test ! -e parts/again
 flock "$shared/.ucfs-convert.1" "$(command -v ucckpt)" convert --part 1/2 "$source" parts/again >said 2>&1
 check "twice at once: $(cat said)" grep -q "another process writes part 1 of 2" said
