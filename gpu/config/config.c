@@ -27,13 +27,11 @@ struct parse {
 static void config_print_help(bool all)
 {
 	puts("usage: [mpirun -n RANKS] uctrain [--FLAG VALUE]...\n\n"
-	     "Train GPT-2 with ZeRO, and save checkpoints as DeepSpeed does.\n"
-	     "Defaults are in parentheses.");
+	     "Train GPT-2 with ZeRO, and save checkpoints as DeepSpeed does.");
 	if (!all)
 		puts("");
 	settings_print(all);
-	if (!all)
-		puts("\n--help=all lists all flags; uctrain(1) describes them.");
+	puts("\nDefaults are in parentheses.  --help=all lists all flags; see uctrain(1).");
 }
 
 /* Handle the flags that other flags override. */

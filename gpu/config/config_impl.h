@@ -54,9 +54,9 @@ struct setting {
 	double min, max; /* of numbers */
 	const struct choice *choices;
 	const char *initial; /* the default, as a flag's value; NULL: 0 */
-	/* The value's placeholder, "[=...]" if it may be left out, a tab, and the description;
-	 * before them + if the flag is one of those that are needed most.  NULL without a
-	 * flag. */
+	/* The value's placeholder, "[=...]" if it may be left out, a tab, and the description,
+	 * without the names of choices; before them + if the flag is one of those that are
+	 * needed most, which fit a screen.  NULL without a flag. */
 	const char *help;
 };
 

@@ -11,6 +11,8 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/format/names.h"
 
+#define NAMES_LEN 64
+
 bool setting_takes_value(const struct setting *s)
 {
 	return s->kind != SETTING_ON && s->kind != SETTING_HELP && s->kind != SETTING_VERSION;
@@ -21,15 +23,28 @@ bool setting_value_is_optional(const struct setting *s)
 	return s->help[*s->help == '+'] == '[';
 }
 
+/* The names that a choice has, as a list. */
+static const char *choice_names(const struct choice *choices, char names[NAMES_LEN])
+{
+	size_t n = 0;
+
+	for (const struct choice *of = choices; of->name; of++)
+		n += (size_t)snprintf(names + n, NAMES_LEN - n, "%s%s",
+				      of == choices ? "" : of[1].name ? ", " : " or ", of->name);
+	return names;
+}
+
 static void print_setting(const struct setting *s)
 {
-	const char *const value = s->help + (*s->help == '+');
-	const char *const tab = strchr(value, '\t');
-	char left[48];
+	const char *value = s->help + (*s->help == '+');
+	const char *tab = strchr(value, '\t');
+	char left[48], names[NAMES_LEN];
 
 	snprintf(left, sizeof(left), "--%s%s%.*s", s->flag, *value == '[' ? "" : " ",
 		 (int)(tab - value), value);
-	printf("  %-36s %s", left, tab + 1);
+	printf("  %-34s %s", left, tab + 1);
+	if (s->choices)
+		printf("%s%s", tab[1] ? ": " : "", choice_names(s->choices, names));
 	if (s->initial)
 		printf(" (%s)", s->initial);
 	puts("");
@@ -130,21 +145,15 @@ static int set_betas(const char *text, double *out, struct errmsg *want)
 static int set_choice(struct config *c, const struct setting *s, const char *text,
 		      struct errmsg *want)
 {
-	char names[64] = "";
+	char names[NAMES_LEN];
 
-	for (const struct choice *of = s->choices; of->name; of++) {
+	for (const struct choice *of = s->choices; of->name; of++)
 		if ((s->kind == SETTING_CHOICE_ANY_CASE ? strcasecmp(text, of->name)
 							: strcmp(text, of->name)) == 0) {
 			setting_store(c, s, of->value);
 			return 0;
 		}
-		snprintf(names + strlen(names), sizeof(names) - strlen(names), "%s%s",
-			 of == s->choices ? ""
-			 : of[1].name     ? ", "
-					  : " or ",
-			 of->name);
-	}
-	return errmsg_set(want, -EINVAL, "%s", names);
+	return errmsg_set(want, -EINVAL, "%s", choice_names(s->choices, names));
 }
 
 static int set_on(struct config *c, const struct setting *s, const char *text, struct errmsg *want)

@@ -29,6 +29,8 @@ refused "no checkpoint to resume from" "latest" 1 "${flags[@]}" --resume --check
 uctrain --bogus 2>"$tmp/bogus"
 check "a wrong command line: status 2" test $? = 2
 check "in one line" test "$(wc -l <"$tmp/bogus")" = 1
+check "--help fits a screen of 24 lines, with the prompt" \
+	awk 'length > 80 { wide = 1 } END { exit wide || NR < 10 || NR > 23 }' <(uctrain --help)
 
 # Tokens beyond the vocabulary.
 head -c 4096 /dev/zero | tr '\0' '\377' >"$tmp/high.u16"
