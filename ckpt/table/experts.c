@@ -137,24 +137,38 @@ static int read_placement(const struct reader *r, struct expert_layer *l, const 
 	return read_ranks(r, l, ranks, places);
 }
 
-/* Does the piece {shape, source: [offset, strides], dest: [offset, strides]}
- * place whole experts as `places` does? */
+/* Read the offset of a place, [offset, strides], whose elements are in row-major order. */
+static bool get_offset(const struct value *piece, const char *key, const struct value_seq *shape,
+		       uint64_t *offset)
+{
+	const struct value_seq *place = value_find_items(piece, key);
+	const struct value_seq *strides = place && place->n == 2 ? value_items(place->v[1]) : NULL;
+	uint64_t stride, dim, len = 1;
+
+	if (!strides || strides->n != shape->n || !value_get_count(place->v[0], offset))
+		return false;
+	for (size_t i = shape->n; i-- > 0; len *= dim)
+		if (!value_get_count(strides->v[i], &stride) || stride != len ||
+		    !value_get_count(shape->v[i], &dim))
+			return false;
+	return true;
+}
+
+/* Does the piece {shape, source: [offset, strides], dest: [offset, strides]} place whole
+ * experts, as they are, where `places` does? */
 static bool piece_agrees(const struct expert_layer *l, unsigned rank, const struct value *piece,
 			 bool *seen)
 {
 	const struct value_seq *shape = value_find_items(piece, "shape");
-	const struct value_seq *source = value_find_items(piece, "source");
-	const struct value_seq *dest = value_find_items(piece, "dest");
 	uint64_t n, from, to, dim, len = 1;
 
-	if (!shape || !shape->n || !source || source->n != 2 || !dest || dest->n != 2 ||
-	    value_find(piece, "scale") || !value_get_count(shape->v[0], &n) ||
-	    !value_get_count(source->v[0], &from) || !value_get_count(dest->v[0], &to))
+	if (!shape || !shape->n || value_find(piece, "scale") || !value_get_count(shape->v[0], &n))
 		return false;
 	for (size_t i = 1; i < shape->n; i++)
 		if (!value_get_count(shape->v[i], &dim) || !dim || !checked_mul(len, dim, &len))
 			return false;
-	if (from % len || to % len)
+	if (!get_offset(piece, "source", shape, &from) || !get_offset(piece, "dest", shape, &to) ||
+	    from % len || to % len)
 		return false;
 	from /= len;
 	to /= len;
@@ -195,8 +209,9 @@ static int check_maps(const struct reader *r, const struct expert_layer *l,
 		return errmsg_nomem(r->err, r->file);
 	for (size_t i = 0; maps && i < maps->n; i++)
 		if (!map_agrees(l, maps->v[i].val, seen))
-			return AUTOEP_FAIL(r, -EBADMSG,
-				"affine_maps place experts elsewhere than expert_placement does");
+			return AUTOEP_FAIL(r, -ENOTSUP,
+				"affine_maps place the experts of %s elsewhere than expert_placement does, or not as they are, which is not supported",
+					   value_cstr(maps->v[i].key));
 	return 0;
 }
 

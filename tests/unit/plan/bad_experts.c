@@ -31,6 +31,18 @@
 #define PARTITIONS "['optimizer_state_dict']['ds_zero_partition_groups']"
 #define DATA_FIRST "['ds_config']['use_data_before_expert_parallelism'] = True"
 
+
+/* The affine map of a parameter of four experts of 2 x 3 elements; pieces of one of them. */
+#define W1_MAP(ranks) \
+	AUTOEP "['affine_maps'] = {'params': {'" FUSED ".w1': {'ranks': {" ranks "}}}}"
+#define P(from, to, source, dest) \
+	"{'shape': Size(1, 2, 3), 'source': (" #from ", [" source "]), 'dest': (" #to ", [" dest "])}"
+#define R0 "0: {'pieces': ["
+#define R1 "1: {'pieces': ["
+#define PLACED_AS_RECORDED(source, dest)                                        \
+	R0 P(12, 0, source, dest) ", " P(0, 6, source, dest) "]}, "               \
+	R1 P(18, 0, source, dest) ", " P(6, 6, source, dest) "]}"
+
 const struct bad bad_experts[] = {
 	FILES(lose_middle, "rm " EXPERT(0, 1), DIRECTORY,
 	      "the file of expert 1 in MoE layer 0 is missing"),
@@ -94,10 +106,14 @@ const struct bad bad_experts[] = {
 	       STAGES_ALL, "different numbers of experts"),
 	STATES(rank_twice, PLACED "['ranks'][1]['rank'] = 0", STAGES_ALL, "or twice"),
 	STATES(rank_missing, "del " PLACED "['ranks'][1]", STAGES_ALL, "does not list the ranks"),
-	STATES(other_map,
-	       AUTOEP "['affine_maps'] = {'params': {'" FUSED ".w1': {'ranks': {0:"
-		"{'pieces': [{'shape': Size(2, 2, 3), 'source': (0, []),'dest': (0, [])}]}}}}}",
-	       STAGES_ALL, "affine_maps place experts elsewhere"),
+	STATES(other_map, W1_MAP(R0 P(0, 0, "6, 3, 1", "6, 3, 1") "]}"), STAGES_ALL,
+	       "affine_maps place the experts of " FUSED ".w1 elsewhere"),
+	STATES(transposed_in_rank, W1_MAP(PLACED_AS_RECORDED("6, 3, 1", "6, 1, 2")), STAGES_ALL,
+	       "affine_maps place the experts of " FUSED ".w1 elsewhere"),
+	STATES(transposed_in_whole, W1_MAP(PLACED_AS_RECORDED("6, 1, 2", "6, 3, 1")), STAGES_ALL,
+	       "or not as they are"),
+	STATES(map_without_strides, W1_MAP(PLACED_AS_RECORDED("6, 3", "6, 3")), STAGES_ALL,
+	       "or not as they are"),
 
 	/* Entries that contradict the shards. */
 	{ "other_degree", STAGES_12, "is partitioned over 2 ranks", SHARD_0, MKCKPT_MODEL, 0,
