@@ -12,7 +12,8 @@
 typedef int report_fn(struct uckpt *u, const char *const *paths, size_t n, unsigned flags,
 		      struct uckpt_error *err);
 
-/* Report on the directories that are named. */
+/* Report on the directories that are named.  Only check --data asks whether it should stop; a
+ * signal ends any other report at once. */
 static int run_report(struct uckpt *u, int argc, char **argv, unsigned flags, report_fn *fn)
 {
 	struct uckpt_error err = { "" };

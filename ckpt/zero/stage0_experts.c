@@ -370,8 +370,11 @@ static int join(struct stage0_builder *b, struct stage0_param *p, const struct s
 	struct stored *s = arena_copy(a, v[0], sizeof(*s));
 	uint64_t *shape = arena_alloc(a, (v[0]->ndim + 1u) * sizeof(*shape));
 
-	if (!pieces || !s || !shape || v[0]->ndim == TENSOR_DIMS_MAX)
+	if (!pieces || !s || !shape)
 		return errmsg_nomem(b->err, b->file);
+	if (v[0]->ndim == TENSOR_DIMS_MAX)
+		return ERRMSG_FILE(b, -EBADMSG, "%s: an expert has %u dimensions, so all experts in one tensor would exceed the limit of torch",
+				   p->name, TENSOR_DIMS_MAX);
 	shape[0] = n;
 	memcpy(shape + 1, v[0]->shape, v[0]->ndim * sizeof(*shape));
 	s->ndim++;

@@ -90,7 +90,7 @@ static struct value *parse_zeros(struct mkpt *m, const char **s, enum dtype dtyp
 {
 	static const float zeros[256];
 	const struct value *dims = parse_items(m, s, mkpt_tuple(m, 0));
-	uint64_t shape[4], numel = 1;
+	uint64_t shape[TENSOR_DIMS_MAX], numel = 1;
 
 	check(dims->seq.n <= COUNT(shape), *s);
 	for (size_t i = 0; i < dims->seq.n; i++) {

@@ -10,6 +10,8 @@ command -v script >/dev/null || skip "no script, which makes a terminal"
 
 mkdir "$tmp/run"
 "$top_builddir/tests/programs/mkrun" "$tmp/run" 12 100000 4 || fail "mkrun"
+mkdir "$tmp/run/ranks"
+"$top_builddir/tests/programs/mkrun" "$tmp/run/ranks" 12 100 40 || fail "mkrun of 40 ranks"
 ucckpt pack -o "$tmp/run/tag.ucpack" "$tmp/run/global_step4" >/dev/null || fail "pack"
 "$slowfs" -d 50000 -n 1 "$tmp/run" "$far" || fail "slowfs"
 out=$tmp/out
@@ -31,7 +33,8 @@ while IFS='|' read -r words line signal status said; do
 	! kill -0 $script 2>/dev/null || kill -"$signal" "$(cat "$tmp/pid")"
 	wait $script
 	check "$words: exit status $status" test $? = "$status"
-	check "$words: '$said': $(tr '\r' '\n' <"$tmp/said" | tail -n 4)" grep -aqE "ucckpt: $said" "$tmp/said"
+	check "$words: '$said': $(tr '\r' '\n' <"$tmp/said" | tail -n 4)" \
+		grep -aqE "ucckpt: $said.?$" "$tmp/said"
 done <<END
 convert '$far/global_step4' '$out'|B/s|TERM|1|$out: interrupted by Terminated; (files are kept .*, and the same command goes on|nothing was written; the same command begins again)
 extract '$far' 'global_step4_universal' '$out'|B/s|INT|1|$out: interrupted by Interrupt; files that are complete are left there, and the same command goes on
@@ -39,6 +42,7 @@ pack -o '$out' '$far/global_step4'|B/s|HUP|1|$out: interrupted by Hangup; nothin
 unpack -o '$out' '$far/tag.ucpack'|B/s|INT|1|$out: interrupted by Interrupt; nothing was left there; the same command begins again
 unpack --check '$far/tag.ucpack'|B/s|INT|1|$far/tag.ucpack: interrupted by Interrupt; nothing was left there; the same command begins again
 check --data '$far/global_step4'|B/s|INT|1|check: interrupted by Interrupt; nothing was written; the same command begins again, and --part I/N checks a part
+info '$far/ranks'|shards: .* of 39|INT|130|interrupted; nothing was written
 diff '$far/global_step4' '$far/global_step4'|comparing parameters: .* of 12|INT|2|diff: interrupted by Interrupt; nothing was written; the same command begins again
 END
 

@@ -35,22 +35,28 @@
 #define MUTANTS 9000u
 #endif
 
-#define FP32 "z0_groups2_dp2" /* the embedding and a matrix; a vector */
-#define FP16 "z0_fp16_groups2_dp2"
-#define FUSED "z0_bf16_fused_groups2_dp2"
-#define PIPELINE "pp2_dp2_z0_fp32"
-#define MOE "moe_ep2_dp2_z0"
+#define FP32 "z0_groups2_dp2/global_step4" /* the embedding and a matrix; a vector */
+#define FP16 "z0_fp16_groups2_dp2/global_step4"
+#define FUSED "z0_bf16_fused_groups2_dp2/global_step4"
+#define PIPELINE "pp2_dp2_z0_fp32/global_step4"
+#define MOE "moe_ep2_dp2_z0/global_step4"
+#define AUTOEP "autoep2_dp2_z0/global_step3"
 #define FIRST "mp_rank_00_model_states.pt"
 
 #define STATE(n) "['optimizer']['state'][" #n "]"
 #define GROUP "['optimizer']['param_groups'][0]"
 #define MASTERS "['optimizer']['fp32_groups']"
 
+#define ONES_16 "1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1"
+#define ONES_64 ONES_16 ", " ONES_16 ", " ONES_16 ", " ONES_16
+
 #define SERVED 0
 
 static const struct damage {
 	const char *from;
-	const char *change; /* statements, or the name of a file that is missing */
+	/* Statements that change FIRST, or another file whose name comes before them; or the name of
+	 * a file that is missing. */
+	const char *change;
 	int rc; /* SERVED: of views that need the optimizer; weights are served */
 	const char *expect;
 } damages[] = {
@@ -112,6 +118,10 @@ static const struct damage {
 	  "no parameter of the model has this shape" },
 	{ PIPELINE, "['optimizer'] = None", -ENOTSUP,
 	  "optimizer shards are missing" },
+	{ AUTOEP,
+	  "layer_0_expert_2_mp_rank_00_model_states.pt"
+	  "['model.layers.0.mlp.experts.w1.2'] = Zeros(" ONES_64 ")",
+	  -EBADMSG, "model.layers.0.mlp.experts.w1: an expert has 64 dimensions" },
 };
 
 static char *path_in(const char *dir, const char *name)
@@ -156,7 +166,7 @@ static void change_file(const char *from, const char *to, const char *change)
 
 	open_file(from, &pt, &m);
 	literal_change(&m, pt.root, change);
-	mkpt_emit(&m, pt.root, "mp_rank_00_model_states", &out);
+	mkpt_emit(&m, pt.root, "changed", &out);
 	mkpt_save(to, out.data, out.len);
 	bytebuf_done(&out);
 	mkpt_done(&m);
@@ -167,14 +177,16 @@ static void change_file(const char *from, const char *to, const char *change)
 static char *damage(const struct damage *d)
 {
 	const char *const top = getenv("top_srcdir");
+	const char *const end = strstr(d->change, ".pt[");
 	const bool change = strchr(d->change, '[');
-	const char *const which = change ? FIRST : d->change;
+	char *const which = end ? strndup(d->change, (size_t)(end + 3 - d->change))
+				: strdup(change ? FIRST : d->change);
 	char *const dir = mkckpt_new_dir();
 	struct errmsg err;
 	struct dirlist l = { 0 };
 	char *tag;
 
-	assert_true(asprintf(&tag, "%s/tests/good/%s/global_step4", top ? top : ".",
+	assert_true(asprintf(&tag, "%s/tests/good/%s", top ? top : ".",
 			     d->from) > 0);
 	assert_int_equal(io_list(test_context(), tag, IO_PLAIN, &l, &err), 0);
 	for (size_t i = 0; i < l.n; i++) {
@@ -185,12 +197,13 @@ static char *damage(const struct damage *d)
 		if (strcmp(l.v[i].name, which) != 0)
 			assert_int_equal(symlink(from, to), 0);
 		else if (change)
-			change_file(from, to, d->change);
+			change_file(from, to, end ? end + 3 : d->change);
 		free(to);
 		free(from);
 		free(relative);
 	}
 	dirlist_done(&l);
+	free(which);
 	free(tag);
 	return dir;
 }
