@@ -130,12 +130,16 @@ static int read_tensor(const struct record *x, const struct dcp_entry *t, const 
 	for (unsigned d = 0; same && d < t->ndim; d++)
 		same = v.shape[d + t->is_layer] == c->size[d];
 	if (c->of)
-		same = v.dtype == t->dtype && v.numel == c->of && tensor_is_contiguous(&v);
+		same = v.dtype == t->dtype && v.numel == c->of;
 	if (!same)
 		return errmsg_set(err, -EBADMSG,
 				  "%s: a chunk has another type or shape than " DCP_METADATA
 				  " says (%s)",
 				  x->name, dtype_name(v.dtype));
+	if (c->of && !tensor_is_contiguous(&v))
+		return errmsg_set(err, -ENOTSUP,
+				  "%s: a chunk is not contiguous, so a part of it cannot be read",
+				  x->name);
 	*out = v;
 	return 0;
 }

@@ -43,6 +43,11 @@ check "what no group lists is named" grep -q "3 parameters that have states, suc
 # Rows of a head, where queries, keys and values are fused.
 check "other heads" grep -q "wq.weight: has no heads of 5 rows" \
 	<(ucckpt -o head_dim=5 info "$good/dcp_titan_fused")
+cp -r "$good/dcp_titan_fused" "$tmp/transposed"
+LC_ALL=C sed -zi 's/\(K\x18K\x05\x86q.\)K\x05K\x01\x86/\1K\x01K\x18\x86/g' "$tmp"/transposed/step-4/*.distcp
+ucckpt convert "$tmp/transposed" "$tmp/untransposed" >"$tmp/said" 2>&1
+check "rows that are not contiguous: $(cat "$tmp/said")" grep -q \
+	"wqkv.weight.exp_avg.*: a chunk is not contiguous, so a part of it cannot be read" "$tmp/said"
 
 # Megatron-Core's groups, which its files tell by a rule: what decays, what does not, experts.
 ucckpt info "$good/dcp_mcore_experts" | sed -n 's/^group \(.\) *\([0-9]*\) parameters.* step 2 .*/\1 \2/p' >"$tmp/groups"
