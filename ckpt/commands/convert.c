@@ -54,20 +54,47 @@ struct same {
 	size_t found, there; /* files and directories of the plan, and in `dir` */
 };
 
-/* Count what is in a directory: 0, or a negative errno. */
+static DIR *open_dir(int dir, const char *path)
+{
+	const int fd = openat(dir, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	DIR *d = fd < 0 ? NULL : fdopendir(fd);
+
+	if (!d && fd >= 0)
+		close(fd);
+	return d;
+}
+
+static bool is_journal(const char *name)
+{
+	return strncmp(name, OUTPUT_JOURNAL, strlen(OUTPUT_JOURNAL)) == 0;
+}
+
+/* Remove the journals of a directory that has its name: of this conversion, or of one that was
+ * killed between the two steps. */
+static void remove_journals(int fd)
+{
+	DIR *dir = open_dir(fd, ".");
+	const struct dirent *e;
+
+	while (dir && (e = readdir(dir)))
+		if (is_journal(e->d_name))
+			unlinkat(fd, e->d_name, 0);
+	if (dir)
+		closedir(dir);
+}
+
+/* Count the entries of a directory but for journals: 0, or a negative errno. */
 static int count_entries(struct same *s, const char *path)
 {
-	const int fd = openat(s->dir, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+	DIR *dir = open_dir(s->dir, path);
 	const int rc = dir ? 0 : -errno;
 	const struct dirent *e;
 
 	while (dir && (e = readdir(dir)))
-		s->there += strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0;
+		s->there += strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0 &&
+			    !is_journal(e->d_name);
 	if (dir)
 		closedir(dir);
-	else if (fd >= 0)
-		close(fd);
 	return rc;
 }
 
@@ -114,18 +141,19 @@ static int compare_file(void *ctx, size_t i, struct errmsg *err)
 	return rc > 0 ? -EEXIST : rc;
 }
 
-/* Compare the names and the sizes of the tree; `more` entries beside it are known. */
-static int compare_names(struct same *s, size_t more)
+/* Compare the names and the sizes of the tree. */
+static int compare_names(struct same *s)
 {
 	return count_entries(s, ".")
 		       ?: plan_walk(s->p, compare_entry, s, NULL)
-		       ?: (s->found + more == s->there ? 0 : -EEXIST);
+		       ?: (s->found == s->there ? 0 : -EEXIST);
 }
 
 /*
  * Compare a directory with the tree of a plan, first the names and the sizes, then the
  * bytes, of which `progress` counts those that are equal.  Returns 0 if the directory has
- * these files and no others; -EINTR as progress_add; or another error.
+ * these files and no others but journals, which are removed; -EINTR as progress_add; or
+ * another error.
  */
 static int compare_tree(struct plan *p, const char *dir, unsigned width, struct progress *progress)
 {
@@ -135,7 +163,9 @@ static int compare_tree(struct plan *p, const char *dir, unsigned width, struct 
 	s.dir = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (s.dir < 0)
 		return -errno;
-	rc = compare_names(&s, 0) ?: parallel_for(s.n, width, compare_file, &s, NULL);
+	rc = compare_names(&s) ?: parallel_for(s.n, width, compare_file, &s, NULL);
+	if (!rc)
+		remove_journals(s.dir);
 	close(s.dir);
 	arena_done(&s.arena);
 	return rc;
@@ -264,7 +294,7 @@ static int write_output(struct convert *c, struct progress *progress, struct err
 	rc = write_files(c, &out, progress, &resume, err)
 		     ?: output_commit(&out, pointer_of(c), err);
 	if (!out.tmp) {
-		resume_end(&resume); /* it has its name, also where that was not synced */
+		remove_journals(out.fd); /* it has its name, also where that was not synced */
 	} else if (is_passing(rc)) {
 		keep_output(c, &out, &resume);
 	}
@@ -297,7 +327,7 @@ static int check_parts(const struct convert *c, const struct output *out, struct
 		       struct errmsg *err)
 {
 	struct same s = { .p = c->plan, .dir = out->fd, .progress = progress };
-	const int rc = compare_names(&s, c->s->share.parts);
+	const int rc = compare_names(&s);
 
 	arena_done(&s.arena);
 	if (!rc || rc == -EINTR || rc == -ENOMEM)
@@ -315,7 +345,6 @@ static int finish_parts(const struct convert *c, struct output *out, struct prog
 	const unsigned parts = c->s->share.parts;
 	struct stat mine, there;
 	unsigned missing;
-	char name[32];
 	int rc;
 
 	flock(out->fd, LOCK_EX); /* where the file system has no locks, one rename fails */
@@ -335,10 +364,8 @@ static int finish_parts(const struct convert *c, struct output *out, struct prog
 	if (rc && fstat(out->fd, &mine) == 0 && stat(c->dest, &there) == 0 &&
 	    mine.st_ino == there.st_ino && mine.st_dev == there.st_dev)
 		rc = 0;
-	for (unsigned i = 1; !rc && i <= parts; i++) {
-		journal_name(i, name);
-		unlinkat(out->fd, name, 0);
-	}
+	if (!rc)
+		remove_journals(out->fd);
 	return rc;
 }
 

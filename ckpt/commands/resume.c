@@ -69,7 +69,7 @@ int resume_open(struct resume *r, int dir, const char *name, bool taken, uint64_
 	char head[HEAD_LEN];
 	int rc;
 
-	*r = (struct resume){ .dir = dir, .name = name, .synced_ns = clock_ns() };
+	*r = (struct resume){ .dir = dir, .synced_ns = clock_ns() };
 	pthread_mutex_init(&r->lock, NULL);
 	snprintf(head, sizeof(head), "%016" PRIx64, identity);
 	r->fd = openat(dir, name, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
@@ -181,9 +181,4 @@ bool resume_is_complete(int dir, const char *name)
 	if (fd >= 0)
 		close(fd);
 	return is;
-}
-
-void resume_end(struct resume *r)
-{
-	unlinkat(r->dir, r->name, 0);
 }

@@ -19,7 +19,6 @@ struct errmsg;
  */
 struct resume {
 	int dir;              /* borrowed */
-	const char *name;     /* of the journal; borrowed */
 	int fd;               /* of the journal */
 	char *text;           /* the journal, as it was found */
 	struct hashtab names; /* offsets of paths in it */
@@ -59,9 +58,5 @@ int resume_complete(struct resume *r);
 
 /* Does the directory have the journal `name`, and is it complete? */
 bool resume_is_complete(int dir, const char *name);
-
-/* Remove the journal of a tree that is complete and has its name: what fails before that
- * leaves the tree to a later conversion. */
-void resume_end(struct resume *r);
 
 #endif

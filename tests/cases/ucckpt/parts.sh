@@ -33,6 +33,11 @@ check "and the pointer beside it" cmp one/latest_universal parts/latest_universa
 check "nothing else is left" test "$(find parts -mindepth 1 -maxdepth 1 -name '.*')" = ""
 convert 3/4
 check "once more finds it: $(cat said.3)" grep -q "was there, with the same files" said.3
+# As after a kill between giving it its name and removing the journals.
+touch parts/out/.ucfs-convert.2 parts/out/.ucfs-convert
+convert 3/4
+check "also with journals: $(cat said.3)" grep -q "was there, with the same files" said.3
+check "which are removed" diff -r one/out parts/out
 
 # A complete part loses a file before the last one ends, and writes it again; or it runs twice.
 again() { ucckpt convert --part "$1" "$source" parts/again >said 2>&1; }
