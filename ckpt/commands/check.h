@@ -20,6 +20,13 @@ struct check_file {
 	bool mine; /* its bytes are read, with `data` */
 	bool is_zip;
 	bool summed; /* its zip directory holds checksums */
+	/* Of model states of ZeRO-3, which each data-parallel rank writes: the module's buffers
+	 * with the checksums of their storages, sorted by name. */
+	struct check_buffer {
+		char *name; /* first: array_by_text */
+		uint32_t crc;
+	} * buffers;
+	size_t nbuffers, buffers_cap;
 	struct notes problems;
 };
 
@@ -61,8 +68,8 @@ int check_list_files(struct check *c, struct errmsg *err);
 int check_choose_files(struct check *c, uint64_t *bytes, struct errmsg *err);
 
 /* Check each file by itself: its zip directory, the headers of its members, and
- * the facts in model-states files.  With `data`, compare every member with its
- * checksum. */
+ * the facts and the tensors in model-states files.  With `data`, compare every member with its
+ * checksum.  Warn of buffers that differ between data-parallel ranks. */
 int check_files(struct check *c, struct errmsg *err);
 
 void check_files_done(struct check *c);

@@ -19,6 +19,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/crc32.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/parallel.h"
@@ -32,6 +33,7 @@
 #include "ckpt/io/io.h"
 #include "ckpt/io/shards.h"
 #include "ckpt/table/checkpoint.h"
+#include "ckpt/table/module_entries.h"
 #include "ckpt/vfile/vfile.h"
 
 /* At most this many damaged members of one file are listed. */
@@ -268,6 +270,87 @@ static void check_facts(const struct check *c, struct check_file *f, const struc
 		notes_add_new(&f->problems, err.text);
 }
 
+/* Note the checksum of a buffer that has a storage of its own. */
+static void add_buffer(struct check_file *f, const struct ptfile *pt, const char *name,
+		       const struct tensor *t)
+{
+	const struct zip_entry *e;
+	char member[64];
+
+	snprintf(member, sizeof(member), "data/%.40s", t->storage_key);
+	e = pt->is_zip ? zip_find(&pt->zip, member) : NULL;
+	if (!e || !e->crc || t->numel != t->storage_numel)
+		return;
+	if (array_reserve(&f->buffers, &f->buffers_cap, f->nbuffers + 1, sizeof(*f->buffers)) &&
+	    (name = strdup(name)))
+		f->buffers[f->nbuffers++] = (struct check_buffer){ (char *)name, e->crc };
+	else
+		f->problems.failed = true;
+}
+
+/* Check that the tensors of a module lie in their storages: a view reads neither the module's
+ * copy of a parameter that is trained nor what data-parallel ranks other than 0 have. */
+static void check_module(struct check_file *f, const struct ptfile *pt)
+{
+	const struct value_dict *in = value_find_pairs(pt->root, "module") ?: value_pairs(pt->root);
+	const bool each = names_parse(strrchr(f->path, '/') + 1).kind == TAG_FILE_MODEL3;
+	struct arena a = { 0 };
+	struct module_entries entries;
+
+	module_entries_init(&entries, &a, pt->root, each ? in : NULL);
+	for (size_t i = 0; in && i < in->n; i++) {
+		const char *name = value_cstr(in->v[i].key);
+		const struct module_entry *x = module_entries_find(&entries, name);
+		struct errmsg err;
+		struct tensor t;
+		uint64_t at;
+		const int rc = tensor_is(in->v[i].val)
+				       ? ptfile_tensor(pt, in->v[i].val, name, &t, &at, &err)
+				       : -ENOTSUP;
+
+		if (rc == -EBADMSG && !add_problem(f, err.text))
+			break;
+		if (!rc && each && x && x->buffer)
+			add_buffer(f, pt, name, &t);
+	}
+	if (f->nbuffers)
+		qsort(f->buffers, f->nbuffers, sizeof(*f->buffers), array_by_text);
+	f->problems.failed |= a.failed;
+	arena_done(&a);
+}
+
+static const struct check_file *find_first_rank(const struct check *c, const struct check_file *f)
+{
+	const struct ckname id = names_parse(strrchr(f->path, '/') + 1);
+
+	for (size_t i = 0; f->nbuffers && i < c->nfiles; i++) {
+		const struct ckname x = names_parse(strrchr(c->files[i].path, '/') + 1);
+
+		if (x.kind == id.kind && x.mp == id.mp && !x.dp)
+			return &c->files[i];
+	}
+	return f;
+}
+
+static void warn_of_buffers(struct check *c, const struct check_file *f)
+{
+	const struct check_file *first = find_first_rank(c, f);
+
+	for (size_t i = 0; i < f->nbuffers; i++) {
+		const struct check_buffer *b = &f->buffers[i];
+		const struct check_buffer *of_first = array_find(first->buffers, first->nbuffers,
+								 sizeof(*of_first), b->name);
+		struct errmsg text;
+
+		if (!of_first || of_first->crc == b->crc)
+			continue;
+		errmsg_set(&text, 0,
+			   "%s: buffer %s differs between data-parallel ranks: that of rank 0 is read",
+			   c->report.dir, b->name);
+		notes_add_new(&c->report.warnings, text.text);
+	}
+}
+
 static unsigned files_at_once(const struct check *c)
 {
 	const unsigned width = parallel_width();
@@ -299,6 +382,7 @@ static int check_file(void *ctx, size_t i, struct errmsg *err)
 	if (l.at) {
 		locate_all(f, &l);
 		check_facts(c, f, &pt);
+		check_module(f, &pt);
 	}
 	if (!l.at)
 		rc = -ENOMEM;
@@ -338,6 +422,7 @@ int check_files(struct check *c, struct errmsg *err)
 	for (size_t i = 0; i < c->nfiles; i++) {
 		if (c->files[i].mine)
 			note_without_sums(c, &c->files[i]);
+		warn_of_buffers(c, &c->files[i]);
 		notes_take(&c->report.problems, &c->files[i].problems);
 	}
 	return rc;
@@ -345,8 +430,12 @@ int check_files(struct check *c, struct errmsg *err)
 
 void check_files_done(struct check *c)
 {
-	for (size_t i = 0; i < c->nfiles; i++)
+	for (size_t i = 0; i < c->nfiles; i++) {
+		for (size_t k = 0; k < c->files[i].nbuffers; k++)
+			free(c->files[i].buffers[k].name);
+		free(c->files[i].buffers);
 		free(c->files[i].path);
+	}
 	free(c->files);
 	shards_free(c->shards);
 }

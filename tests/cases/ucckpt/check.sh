@@ -85,6 +85,24 @@ run_check 1 .
 says "problem: .*_rank_3_.*: is of expert-parallel rank 0 .*, but data-parallel rank 3 is rank 1 of 2"
 problems 1
 
+# In a module that no view reads, that of another data-parallel rank: a tensor that reaches
+# beyond its storage, and a buffer that is not rank 0's.
+damaged z3_tied_frozen_buffers_dp2
+model=zero_pp_rank_1_mp_rank_00_model_states
+LC_ALL=C sed -i 's/QK\x00K\x06\x85/QK\x7fK\x06\x85/' $model.pt
+run_check 1 .
+says "problem: .*/$model.pt: running: tensor reaches element 132 of a storage of 6"
+problems 1
+damaged z3_tied_frozen_buffers_dp2
+start=$(start_of $model.pt data/3)
+flip $model.pt "$start"
+name=$(LC_ALL=C grep -obUaF $model/data/3 $model.pt | tail -n 1 | cut -d: -f1)
+tail -c +$((start + 1)) $model.pt | head -c 24 | gzip -c | tail -c 8 | head -c 4 |
+	dd of=$model.pt bs=1 seek=$((name - 30)) conv=notrunc status=none
+run_check 0 --data .
+says "warning: .*: buffer running differs between data-parallel ranks: that of rank 0 is read"
+check "others are equal" test "$(grep -c "^warning: .*buffer" "$tmp/said")" = 1
+
 # The container without zip has no sums: its bytes are read, which is reported.
 run_check 0 --data "$good/legacy_z3_fp32_dp2/global_step4"
 says "note: .*/zero_pp_rank_0_mp_rank_00_model_states.pt: has no checksums.*"
