@@ -115,7 +115,9 @@ static void add_tag(struct report *r, cJSON *list, const struct tag *t, bool lat
 		return;
 	}
 	kind = detect(r->u, path, is_open ? NULL : &names);
-	if (is_open || !loaders_open(r->u, path, kind, &names, NULL, &c, &why)) {
+	if (kind < DIR_STATES) {
+		detect_explain(r->u, path, &why);
+	} else if (is_open || !loaders_open(r->u, path, kind, &names, NULL, &c, &why)) {
 		summarize(&s, kind, is_open ? r->c : c);
 		*why.text = '\0'; /* of what is not there, and need not be */
 	}
@@ -133,7 +135,8 @@ void info_tags(struct report *r)
 	struct tag_list tags;
 
 	if (r->choice == TAGS_ITSELF || r->choice > TAGS_BELOW ||
-	    tags_list(r->u, r->path, r->choice == TAGS_BELOW, &tags, NULL))
+	    (r->choice == TAGS_BELOW ? tags_list(r->u, r->path, true, &tags, NULL)
+				     : tags_list_all(r->u, r->path, &tags, NULL)))
 		return;
 	for (size_t i = 0; i < tags.n; i++)
 		if ((int)strlen(tags.v[i].name) > width)

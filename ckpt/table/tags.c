@@ -27,6 +27,7 @@
 #include "ckpt/table/detect.h"
 #include "ckpt/format/names.h"
 #include "ckpt/io/io.h"
+#include "ckpt/io/roots.h"
 
 #define STEP_DIGITS_MAX 18 /* fits int64_t */
 
@@ -255,11 +256,12 @@ static void put_iteration_first(struct uckpt *u, const char *dir, struct tag_lis
 	free(text);
 }
 
-int tags_list(struct uckpt *u, const char *dir, bool below,
-	      struct tag_list *out, struct errmsg *err)
+static int list(struct uckpt *u, const char *dir, bool below,
+		bool (*is_wanted)(struct uckpt *u, const char *path), struct tag_list *out,
+		struct errmsg *err)
 {
 	struct tag_list t = { .choice = TAGS_NONE };
-	const struct tag_search s = { u, detect_has_views, &t, SIZE_MAX };
+	const struct tag_search s = { u, is_wanted, &t, SIZE_MAX };
 	const int rc = collect(&s, dir, NULL, below ? LEVELS : 0, err);
 
 	if (rc) {
@@ -274,6 +276,30 @@ int tags_list(struct uckpt *u, const char *dir, bool below,
 	assert(!t.n == (t.choice == TAGS_NONE));
 	*out = t;
 	return 0;
+}
+
+int tags_list(struct uckpt *u, const char *dir, bool below, struct tag_list *out,
+	      struct errmsg *err)
+{
+	return list(u, dir, below, detect_has_views, out, err);
+}
+
+/* Is it a tag, or has it the name of one or some of its files? */
+static bool should_be_tag(struct uckpt *u, const char *path)
+{
+	const enum dir_kind kind = detect(u, path, NULL);
+	const char *base = roots_base(u, path);
+
+	if (kind == DIR_OTHER)
+		return tags_step(base) >= 0 && !detect_is_universal(u, path) &&
+		       !tags_exist_below(u, path);
+	return detect_has_views(u, path) ||
+	       ((kind == DIR_STATES || kind == DIR_STAGE0) && !detect_is_universal(u, path));
+}
+
+int tags_list_all(struct uckpt *u, const char *dir, struct tag_list *out, struct errmsg *err)
+{
+	return list(u, dir, false, should_be_tag, out, err);
 }
 
 void tags_done(struct tag_list *t)

@@ -41,6 +41,10 @@ struct tag_list {
  * -ENOMEM, or what the system said when the directory was listed. */
 int tags_list(struct uckpt *u, const char *dir, bool below,
 	      struct tag_list *out, struct errmsg *err);
+
+/* List also what would be tags of `dir` if they were whole: directories with some of a tag's
+ * files, or with the name of a step. */
+int tags_list_all(struct uckpt *u, const char *dir, struct tag_list *out, struct errmsg *err);
 void tags_done(struct tag_list *t);
 
 /* The path of tag `name` of the run `dir`, as tags_choose has it; the caller frees it.  NULL when

@@ -89,12 +89,21 @@ cp -r "$good/z1_fp32_dp2/global_step4" "$run/global_step3"
 cp -r "$good/meg_tp2_dp2_z1_bf16/global_step4" "$run/global_step8"
 cp -r "$good/z3_bf16_dp2/global_step4" "$run"
 rm "$run/global_step3/"*zero_pp_rank_0_*
+mkdir "$run/global_step5" "$run/logs" "$run/step-6"
+: >"$run/step-6/__0_0.distcp"
+cp "$good/z3_bf16_dp2/global_step4/"*_model_states.pt "$run/global_step5"
+cp -r "$run/global_step5" "$run/global_step4_universal"
+mkdir "$run/global_step4_universal/zero" "$run/global_step7"
 printf global_step4 >"$run/latest"
 info 0 "$run"
 says "tag saved step kind dp x tp x pp dtype size" \
 	"global_step3 .*: the optimizer shard of data-parallel rank 0, .* is missing .*" \
+	"global_step5 .*: optimizer shards are missing, and of ZeRO-3 nothing else has the weights" \
+	"step-6 .*: an unfinished PyTorch distributed checkpoint: .*" \
+	"global_step7 .*: no DeepSpeed checkpoint here: .*" \
 	"global_step8 .* 4 ZeRO-1 2 x 2 x 1 bfloat16 .* KiB" \
 	"global_step4 .* 4 ZeRO-3 2 x 1 x 1 bfloat16 .* KiB latest" "checkpoint $run/global_step4 .*"
+check "other directories are no tags" test "$(grep -cE '^(logs|.*_universal) ' "$tmp/said")" = 0
 check "the newest is last" grep -q '^global_step4 ' <(grep '^global_step' "$tmp/said" | tail -n 1)
 info 0 --json "$run"
 says '"tags": .*' '"kind": "ZeRO-1",' '"latest": true,' '"problem": null,'
