@@ -58,7 +58,8 @@ static void *reader_work(void *arg)
 		}
 		r->waiting--;
 		pthread_mutex_unlock(&r->lock);
-		job->rc = source_read(&job->file, job->buf, job->len, job->off, &job->err);
+		job->rc = source_read(&job->file, job->buf, job->len, job->off, &job->err)
+				  ?: source_check_still(&job->file, &job->err);
 		pthread_mutex_lock(&r->lock);
 		list_put(&r->done, job);
 		pthread_cond_signal(&r->fewer);

@@ -17,7 +17,8 @@ struct read_job {
 	uint64_t off;
 	size_t len;
 	void *buf;
-	/* Result: as of source_read, complete or an error. */
+	/* Result: as of source_read, complete or an error, also of a file that was written to
+	 * since it was opened. */
 	int rc;
 	struct errmsg err;
 	struct read_job *next; /* private to the reader */

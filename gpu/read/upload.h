@@ -26,9 +26,9 @@ int upload_new(struct uckpt *u, struct upload **out, struct backend *b, unsigned
 
 /*
  * Queue bytes [off, off + len) of a file, elements of type `dtype`, to be stored at `to` as
- * float32 before upload_finish returns.  The source may be closed afterwards.  The first error of
- * any piece is returned by this call, a later one or upload_finish; after it nothing more is
- * read.
+ * float32 before upload_finish returns.  The source may be closed afterwards.  It is checked that
+ * the file is the one that was opened until all is read.  The first error of any piece is returned
+ * by this call, a later one or upload_finish; after it nothing more is read.
  */
 int upload_add(struct upload *q, const struct source *file, uint64_t off, size_t len,
 	       enum dtype dtype, float *to, struct errmsg *err);
