@@ -66,17 +66,17 @@ static struct value *states(struct dcp_checkpoint *x, const struct dcp_group *g,
 	for (size_t i = 0; i < g->nstates; i++) {
 		const struct dcp_state *s = &g->states[i];
 
-		value_dict_set(&d->a, out, s->name,
-			       s->flat    ? value_new(&d->a, VALUE_NONE)
-			       : s->entry ? number(x, s, d)
-					  : s->number);
+		value_put(&d->a, out, s->name,
+			  s->flat    ? value_new(&d->a, VALUE_NONE)
+			  : s->entry ? number(x, s, d)
+				     : s->number);
 	}
 	return out;
 }
 
 static struct value *optimizer(struct dcp_checkpoint *x, struct file_layout *d)
 {
-	static const struct value_field no_scaler[3];
+	const struct deepspeed_shard no_scaler = { 0 };
 	const size_t n = x->model.ngroups;
 	struct stage1_group *groups = arena_alloc(&d->a, (n + 1) * sizeof(*groups));
 

@@ -160,7 +160,7 @@ static int read_option(struct dcp_reader *f, struct dcp_entry *t, const char *na
 	if (rc)
 		return rc == -ENOTSUP && t->is_tensor ? 0 : rc;
 	if (value_is_plain(v))
-		value_dict_set(f->a, options, name, v);
+		value_put(f->a, options, name, v);
 	return 0;
 }
 
@@ -242,7 +242,7 @@ static int read_list(struct dcp_reader *f, struct dcp_entry *t)
 			if (value_is_str(d->v[k].key, "params"))
 				rc = read_params(f, t, d->v[k].val, g);
 			else if (value_is_cstr(d->v[k].key) && value_is_plain(d->v[k].val))
-				value_dict_set(f->a, g->options, d->v[k].key->str.p, d->v[k].val);
+				value_put(f->a, g->options, d->v[k].key->str.p, d->v[k].val);
 	}
 	return rc;
 }

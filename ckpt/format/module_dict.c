@@ -59,7 +59,7 @@ static int flatten(struct flattening *f, const struct value_dict *from,
 		}
 		f->name[end] = '\0';
 		name = arena_strndup(f->a, f->name, end);
-		if (!name || !value_dict_set(f->a, f->out, name, v))
+		if (!name || !value_put(f->a, f->out, name, v))
 			return errmsg_nomem(f->err, f->file);
 	}
 	return 0;

@@ -8,13 +8,13 @@
 #include "ckpt/format/names.h"
 
 #include <ctype.h>
-#include <limits.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "ckpt/base/array.h"
 
-/* The first that matches is it.  Capitals stand for the numbers of struct ckname, a star
- * for any text. */
+/* The first that matches is it, and the first of its kind is what DeepSpeed writes now.  Capitals
+ * stand for the numbers of struct ckname, a star for any text. */
 static const struct {
 	const char *pattern;
 	enum tag_file_kind kind;
@@ -25,6 +25,7 @@ static const struct {
 	{ "zero_pp_rank_D_mp_rank_Moptim_states.pt", TAG_FILE_OPTIM },
 	{ "zero_pp_rank_D_mp_rank_M_model_states.pt", TAG_FILE_MODEL3 },
 	{ "layer_L_expert_E_mp_rank_M_model_states.pt", TAG_FILE_EXPERT },
+	{ "layer_L-model_M-model_states.pt", TAG_FILE_LAYER },
 	{ "layer_L*model_states.pt", TAG_FILE_LAYER },
 	{ "expert_*_model_states.pt", TAG_FILE_EXPERT_OLD },
 	{ "expp_rank_D_mp_rank_M_optim_states.pt", TAG_FILE_EXPERT_OPTIM },
@@ -52,14 +53,20 @@ bool names_ends_with(const char *s, const char *tail)
 	return n >= t && strcmp(s + n - t, tail) == 0;
 }
 
+/* The number that a capital stands for. */
+static unsigned *number_of(struct ckname *n, char capital)
+{
+	return capital == 'D'   ? &n->dp
+	       : capital == 'M' ? &n->mp
+	       : capital == 'L' ? &n->layer
+	       : capital == 'E' ? &n->expert
+				: NULL;
+}
+
 static bool matches(const char *pattern, const char *s, struct ckname *out)
 {
 	for (; *pattern && *pattern != '*'; pattern++) {
-		unsigned *number = *pattern == 'D'   ? &out->dp
-				   : *pattern == 'M' ? &out->mp
-				   : *pattern == 'L' ? &out->layer
-				   : *pattern == 'E' ? &out->expert
-						     : NULL;
+		unsigned *number = number_of(out, *pattern);
 
 		if (number ? !skip_number(&s, number) : *s++ != *pattern)
 			return false;
@@ -99,6 +106,21 @@ struct ckname names_parse(const char *name)
 		return r;
 	}
 	return (struct ckname){ 0 };
+}
+
+void names_format(struct ckname n, bool bf16, char name[NAME_MAX + 1])
+{
+	char *at = stpcpy(name, bf16 && n.kind == TAG_FILE_OPTIM ? "bf16_" : "");
+	size_t i = 0;
+
+	while (patterns[i].kind != n.kind)
+		i++;
+	for (const char *p = patterns[i].pattern; *p; p++) {
+		const unsigned *number = number_of(&n, *p);
+		const int digits = *p == 'M' || p[1] == '-' ? 2 : 1;
+
+		at += number ? sprintf(at, "%0*u", digits, *number) : sprintf(at, "%c", *p);
+	}
 }
 
 static bool is_file(const char *name, size_t n)

@@ -2,6 +2,7 @@
 #ifndef UCKPT_NAMES_H
 #define UCKPT_NAMES_H
 
+#include <limits.h>
 #include <stdbool.h>
 
 /* The kind of a file in a tag directory, by its name.  Files are numbered in this order
@@ -34,6 +35,10 @@ struct ckname {
 
 /* Parse a file name without directory.  Fields that the kind lacks are 0. */
 struct ckname names_parse(const char *name);
+
+/* The name that DeepSpeed gives to a file of such numbers.  `bf16`: of a run in that type, which
+ * optimizers' files tell. */
+void names_format(struct ckname n, bool bf16, char name[NAME_MAX + 1]);
 
 /* Is it the name of a file in a directory: neither a path nor "." or ".."? */
 bool names_is_file(const char *name);

@@ -29,7 +29,7 @@ struct reader {
 	size_t most;	    /* that may be made */
 };
 
-static struct value *value_of(pickle_word w)
+static struct value *node_of(pickle_word w)
 {
 	return (struct value *)(uintptr_t)w;
 }
@@ -118,7 +118,7 @@ static pickle_word make_container(struct pickle_machine *m, enum value_kind kind
 	if (v && n)
 		v->seq.v = arena_alloc(m->a, n * sizeof(*v->seq.v));
 	for (size_t i = 0; v && v->seq.v && i < n; i++) {
-		v->seq.v[i] = value_of(from[i]);
+		v->seq.v[i] = node_of(from[i]);
 		v->seq.n = v->seq.cap = i + 1;
 		nest(m, v, v->seq.v[i]);
 	}
@@ -129,13 +129,13 @@ static pickle_word make_container(struct pickle_machine *m, enum value_kind kind
 static void append(struct pickle_machine *m, pickle_word list, const pickle_word *v,
 		   size_t n)
 {
-	struct value *to = value_of(list);
+	struct value *to = node_of(list);
 
 	if (to->kind != VALUE_LIST && !value_is_object(to))
 		FAIL(m, -EBADMSG, "appends to a %s", value_kind_name(to));
 	for (size_t i = 0; i < n && !m->rc; i++) {
-		nest(m, to, value_of(v[i]));
-		if (!value_append(m->a, to, value_of(v[i])))
+		nest(m, to, node_of(v[i]));
+		if (!value_append(m->a, to, node_of(v[i])))
 			fail_nomem(m);
 	}
 }
@@ -144,14 +144,14 @@ static void append(struct pickle_machine *m, pickle_word list, const pickle_word
 static void set_items(struct pickle_machine *m, pickle_word dict, const pickle_word *v,
 		      size_t n)
 {
-	struct value *to = value_of(dict);
+	struct value *to = node_of(dict);
 
 	if (to->kind != VALUE_DICT && !value_is_object(to))
 		FAIL(m, -EBADMSG, "sets an item of a %s", value_kind_name(to));
 	for (size_t i = 0; i < n && !m->rc; i += 2) {
-		nest(m, to, value_of(v[i]));
-		nest(m, to, value_of(v[i + 1]));
-		if (!value_put(m->a, to, value_of(v[i]), value_of(v[i + 1])))
+		nest(m, to, node_of(v[i]));
+		nest(m, to, node_of(v[i + 1]));
+		if (!value_put(m->a, to, node_of(v[i]), node_of(v[i + 1])))
 			fail_nomem(m);
 	}
 }
@@ -159,7 +159,7 @@ static void set_items(struct pickle_machine *m, pickle_word dict, const pickle_w
 static pickle_word construct(struct pickle_machine *m, enum value_kind kind,
 			     pickle_word callable, pickle_word arguments)
 {
-	struct value *args = value_of(arguments), *of = value_of(callable);
+	struct value *args = node_of(arguments), *of = node_of(callable);
 	struct value *v;
 
 	if (args->kind != VALUE_TUPLE) {
@@ -178,13 +178,13 @@ static pickle_word construct(struct pickle_machine *m, enum value_kind kind,
 
 static void build(struct pickle_machine *m, pickle_word object, pickle_word state)
 {
-	struct value *v = value_of(object);
+	struct value *v = node_of(object);
 
 	if (!value_is_object(v) || v->obj->state) {
 		FAIL(m, -EBADMSG, "sets the state of a %s", value_kind_name(v));
 		return;
 	}
-	v->obj->state = value_of(state);
+	v->obj->state = node_of(state);
 	nest(m, v, v->obj->state);
 }
 
@@ -210,7 +210,7 @@ static bool is_class_id(const struct value *id)
 static pickle_word make_storage(struct pickle_machine *m, pickle_word w)
 {
 	struct pickle_part *out = ((struct reader *)m)->out;
-	struct value *id = value_of(w);
+	struct value *id = node_of(w);
 	struct value *v;
 
 	if (!out->is_whole && is_class_id(id))
@@ -229,7 +229,7 @@ static pickle_word make_storage(struct pickle_machine *m, pickle_word w)
 
 static struct value_str text_of(const struct pickle_machine *m, pickle_word w)
 {
-	const struct value *v = value_of(w);
+	const struct value *v = node_of(w);
 
 	(void)m;
 	return v->kind == VALUE_STR ? v->str : (struct value_str){ 0 };
@@ -261,7 +261,7 @@ int pickle_load_part(struct pickle_bytes *in, struct arena *a, struct pickle_par
 	a->refused = false;
 	pickle_run(&r.m);
 	*in = r.m.in;
-	part->root = value_of(r.m.root);
+	part->root = node_of(r.m.root);
 	a->limit = r.limit;
 	return r.m.rc;
 }

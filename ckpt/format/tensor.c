@@ -436,7 +436,7 @@ static struct value *dims_to_value(struct arena *a, const uint64_t *dims,
 	struct value *v = value_new(a, VALUE_TUPLE);
 
 	for (unsigned i = 0; i < n; i++)
-		value_append(a, v, value_new_int(a, (int64_t)dims[i]));
+		value_append(a, v, dims[i]);
 	return a->failed ? NULL : v;
 }
 

@@ -5,11 +5,14 @@
  */
 #include "ckpt/format/value.h"
 
+#include <cJSON.h>
+#include <math.h>
 #include <stdarg.h>
 #include <string.h>
 
 #include "ckpt/base/arena.h"
 
+#define EXACT_MAX 9007199254740992.0 /* integers up to it are doubles */
 #define PLAIN_DEPTH_MAX 4u /* lists in lists */
 #define PLAIN_VALUES_MAX 65536u /* visited; a list may hold another one many times */
 
@@ -70,6 +73,47 @@ struct value *value_new_reduce(struct arena *a, struct value *callable, struct v
 	return v.obj ? make(a, &v) : NULL;
 }
 
+struct value *value_new_number(struct arena *a, double x)
+{
+	const bool whole = fabs(x) <= EXACT_MAX && x == floor(x);
+
+	return whole ? value_new_int(a, (int64_t)x) : value_new_float(a, x);
+}
+
+static struct value *from_json(struct arena *a, const cJSON *json, const char *tuples, bool within)
+{
+	const enum value_kind list = within ? VALUE_TUPLE : VALUE_LIST;
+	const cJSON *item;
+	struct value *out;
+
+	if (cJSON_IsString(json))
+		return value_new_str(a, arena_strdup(a, json->valuestring));
+	if (cJSON_IsBool(json))
+		return value_new_bool(a, cJSON_IsTrue(json));
+	if (cJSON_IsNumber(json))
+		return value_new_number(a, json->valuedouble);
+	if (!cJSON_IsArray(json) && !cJSON_IsObject(json))
+		return value_new(a, VALUE_NONE);
+	out = value_new(a, cJSON_IsObject(json) ? VALUE_DICT : list);
+	cJSON_ArrayForEach(item, json)
+	{
+		const char *key = item->string;
+		struct value *v = from_json(
+			a, item, tuples, within || (key && tuples && !strcmp(key, tuples)));
+
+		if (key)
+			value_put(a, out, arena_strdup(a, key), v);
+		else
+			value_append(a, out, v);
+	}
+	return out;
+}
+
+struct value *value_from_json(struct arena *a, const struct cJSON *json, const char *tuples)
+{
+	return from_json(a, json, tuples, false);
+}
+
 struct value *value_new_object(struct arena *a, struct value *type,
 			       struct value *attributes)
 {
@@ -90,7 +134,7 @@ struct value *value_new_ordered(struct arena *a)
 				value_new(a, VALUE_TUPLE));
 }
 
-bool value_append(struct arena *a, struct value *list, struct value *v)
+bool value_seq_append(struct arena *a, struct value *list, struct value *v)
 {
 	struct value_seq *seq = NULL;
 	bool ok;
@@ -106,8 +150,7 @@ bool value_append(struct arena *a, struct value *list, struct value *v)
 	return ok;
 }
 
-bool value_put(struct arena *a, struct value *dict, struct value *key,
-	       struct value *val)
+bool value_dict_put(struct arena *a, struct value *dict, struct value *key, struct value *val)
 {
 	struct value_dict *d = NULL;
 	bool ok;
@@ -122,10 +165,16 @@ bool value_put(struct arena *a, struct value *dict, struct value *key,
 	return ok;
 }
 
-bool value_dict_set(struct arena *a, struct value *dict, const char *key,
-		    struct value *val)
+struct value *value_fill(struct arena *a, struct value *to, struct value *const *v, size_t n)
 {
-	return value_put(a, dict, value_new_str(a, key), val);
+	const bool dict = to && to->kind == VALUE_DICT;
+
+	for (size_t i = 0; i < n; i += 1 + dict)
+		if (dict)
+			value_dict_put(a, to, v[i], v[i + 1]);
+		else
+			value_seq_append(a, to, v[i]);
+	return to;
 }
 
 struct value *value_new_fields(struct arena *a, const struct value_field *f, size_t n)
@@ -134,7 +183,7 @@ struct value *value_new_fields(struct arena *a, const struct value_field *f, siz
 
 	for (size_t i = 0; i < n; i++)
 		if (f[i].val)
-			value_dict_set(a, out, f[i].key, f[i].val);
+			value_put(a, out, f[i].key, f[i].val);
 	return out;
 }
 

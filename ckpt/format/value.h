@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 struct arena;
+struct cJSON;
 
 /*
  * Python values as data.  A pickle is read into a graph of these and nothing
@@ -97,6 +98,11 @@ struct value *value_new_global(struct arena *a, const char *module,
 struct value *value_new_reduce(struct arena *a, struct value *callable,
 			       struct value *args);
 
+/* An int for a double that is one exactly, else a float; and the value of JSON, of which the lists
+ * under `tuples` (NULL: none) and in these are tuples.  It is as deep as cJSON lets texts be. */
+struct value *value_new_number(struct arena *a, double x);
+struct value *value_from_json(struct arena *a, const struct cJSON *json, const char *tuples);
+
 /* An instance of a class, made without arguments, that pickles its attributes. */
 struct value *value_new_object(struct arena *a, struct value *type,
 			       struct value *attributes);
@@ -104,17 +110,51 @@ struct value *value_new_object(struct arena *a, struct value *type,
 /* A collections.OrderedDict without entries. */
 struct value *value_new_ordered(struct arena *a);
 
+/* The Python value of a C value: a bool, an integer, a double, a string, or a value itself.
+ * `true` is an int in C and does not compile, nor do other ints. */
+#define value_of(a, x)                                           \
+	_Generic((x), bool: value_new_bool, double: value_new_float, \
+		unsigned: value_new_int, int64_t: value_new_int,     \
+		uint64_t: value_new_int, char *: value_new_str,      \
+		const char *: value_new_str, struct value *: value_itself)(a, x)
+static inline struct value *value_itself(struct arena *a, struct value *v)
+{
+	(void)a;
+	return v;
+}
+
 /*
- * Append to a list or a tuple, or to what an object gets after its construction; set an
- * item of a dict or an OrderedDict, also under a string, which is borrowed.  False when
+ * Append `x` to a list or a tuple, or to what an object gets after its construction; set an
+ * item of a dict or an OrderedDict: `key` and `x` are C values or values.  False when
  * the arena is exhausted or an argument is NULL; a->failed is set then: an object can be
  * made of the results of constructors without a look at each of them.
  */
-bool value_append(struct arena *a, struct value *list, struct value *v);
-bool value_put(struct arena *a, struct value *dict, struct value *key,
-	       struct value *val);
-bool value_dict_set(struct arena *a, struct value *dict, const char *key,
-		    struct value *val);
+#define value_append(a, list, x) value_seq_append(a, list, value_of(a, x))
+#define value_put(a, dict, key, x) value_dict_put(a, dict, value_of(a, key), value_of(a, x))
+bool value_seq_append(struct arena *a, struct value *list, struct value *v);
+bool value_dict_put(struct arena *a, struct value *dict, struct value *key, struct value *val);
+
+/* A tuple, a list or a dict of up to eight C values, in a dict keys and values in turn. */
+#define value_tuple_of(a, ...) VALUE_FILL(a, VALUE_TUPLE, __VA_ARGS__)
+#define value_list_of(a, ...) VALUE_FILL(a, VALUE_LIST, __VA_ARGS__)
+#define value_dict_of(a, ...) VALUE_FILL(a, VALUE_DICT, __VA_ARGS__)
+
+#define VALUE_FILL(a, kind, ...)                                                            \
+	value_fill(a, value_new(a, kind),                                                   \
+		   (struct value *[]){ VALUE_PICK(__VA_ARGS__, VALUE_8, VALUE_7, VALUE_6,   \
+						  VALUE_5, VALUE_4, VALUE_3, VALUE_2,       \
+						  VALUE_1, )(a, __VA_ARGS__) },             \
+		   VALUE_PICK(__VA_ARGS__, 8, 7, 6, 5, 4, 3, 2, 1, ))
+#define VALUE_PICK(a, b, c, d, e, f, g, h, macro, ...) macro
+#define VALUE_1(a, x) value_of(a, x)
+#define VALUE_2(a, x, ...) value_of(a, x), VALUE_1(a, __VA_ARGS__)
+#define VALUE_3(a, x, ...) value_of(a, x), VALUE_2(a, __VA_ARGS__)
+#define VALUE_4(a, x, ...) value_of(a, x), VALUE_3(a, __VA_ARGS__)
+#define VALUE_5(a, x, ...) value_of(a, x), VALUE_4(a, __VA_ARGS__)
+#define VALUE_6(a, x, ...) value_of(a, x), VALUE_5(a, __VA_ARGS__)
+#define VALUE_7(a, x, ...) value_of(a, x), VALUE_6(a, __VA_ARGS__)
+#define VALUE_8(a, x, ...) value_of(a, x), VALUE_7(a, __VA_ARGS__)
+struct value *value_fill(struct arena *a, struct value *to, struct value *const *v, size_t n);
 
 /* A key of a dict, which is borrowed, and its value; NULL: the dict does not get it. */
 struct value_field {

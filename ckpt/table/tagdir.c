@@ -233,24 +233,15 @@ static bool each_gap(const struct tagdir *d, gap_fn *gap, void *ctx)
 			 d->zero3 ? d->dp_degree : 1, gap, ctx);
 }
 
+static bool has_bf16_names(const struct tagdir *d)
+{
+	return d->noptim && strncmp(d->optim->name, "bf16_", 5) == 0;
+}
+
 struct failure {
 	const struct tagdir *d;
 	struct errmsg *err;
 };
-
-/* The name of a file of a rank that is missing. */
-static void name_missing(const struct tagdir *d, const struct ckname *missing,
-			 char name[NAME_MAX + 1])
-{
-	const bool optim = missing->kind == TAG_FILE_OPTIM;
-	const bool bf16 = optim && d->noptim && strncmp(d->optim->name, "bf16_", 5) == 0;
-
-	if (missing->kind == TAG_FILE_MODEL)
-		snprintf(name, NAME_MAX + 1, "mp_rank_%02u_model_states.pt", missing->mp);
-	else
-		snprintf(name, NAME_MAX + 1, "%szero_pp_rank_%u_mp_rank_%02u_%s_states.pt",
-			 bf16 ? "bf16_" : "", missing->dp, missing->mp, optim ? "optim" : "model");
-}
 
 static bool fail_gap(void *ctx, const struct ckname *missing)
 {
@@ -258,7 +249,7 @@ static bool fail_gap(void *ctx, const struct ckname *missing)
 	const bool optim = missing->kind == TAG_FILE_OPTIM;
 	char name[NAME_MAX + 1];
 
-	name_missing(f->d, missing, name);
+	names_format(*missing, has_bf16_names(f->d), name);
 	errmsg_set(f->err, 0,
 		   "%s/%s: the %s of data-parallel rank %u, model-parallel rank %u is missing"
 		   " (%zu files found)",
@@ -406,7 +397,7 @@ static bool report_gap(void *ctx, const struct ckname *missing)
 		errmsg_put(m->found, "%s: more files are missing (not listed)", d->path);
 		return false;
 	}
-	name_missing(d, missing, name);
+	names_format(*missing, has_bf16_names(d), name);
 	errmsg_put(m->found, "%s/%s: missing", d->path, name);
 	return true;
 }

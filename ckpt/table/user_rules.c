@@ -49,30 +49,6 @@ static const struct {
 	  "{" MEGATRON_LAYERS ", \"" MERGE_RULES_COLUMN "\": " MEGATRON_QKV "}" },
 };
 
-/* Sets a->failed when memory runs out. */
-static struct value *from_json(struct arena *a, const cJSON *v, bool in_shape)
-{
-	const cJSON *below;
-	struct value *out;
-
-	if (cJSON_IsString(v))
-		return value_new_str(a, arena_strdup(a, v->valuestring));
-	if (cJSON_IsNumber(v))
-		return value_new_int(a, (int64_t)v->valuedouble);
-	out = value_new(a, cJSON_IsObject(v) ? VALUE_DICT : in_shape ? VALUE_TUPLE : VALUE_LIST);
-	cJSON_ArrayForEach(below, v)
-	{
-		const char *key = below->string;
-		struct value *item = from_json(a, below, in_shape || (key && !strcmp(key, "shape")));
-
-		if (key)
-			value_dict_set(a, out, arena_strdup(a, key), item);
-		else
-			value_append(a, out, item);
-	}
-	return out;
-}
-
 /* Find a value of a kind that no rule has. */
 static bool has_other_kinds(const cJSON *v)
 {
@@ -136,7 +112,7 @@ static int take_json(struct user_rules *r, struct user_rules_level *level, const
 		rc = check_keys(root, src->name, err);
 	free(level->name);
 	level->name = strdup(src->name);
-	level->info = rc ? NULL : from_json(r->arena, root, false);
+	level->info = rc ? NULL : value_from_json(r->arena, root, "shape");
 	if (!rc && (!level->name || r->arena->failed))
 		rc = errmsg_nomem(err, src->name);
 	cJSON_Delete(root);

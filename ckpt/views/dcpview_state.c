@@ -274,9 +274,9 @@ static struct value *make_settings(struct arena *a, const struct value *group, s
 		struct value *v = default_setting(a, out, i);
 
 		if (v && !value_find(out, defaults[i].name))
-			value_dict_set(a, out, defaults[i].name, v);
+			value_put(a, out, defaults[i].name, v);
 	}
-	value_dict_set(a, out, "params", names);
+	value_put(a, out, "params", names);
 	return out;
 }
 
@@ -334,7 +334,7 @@ static int add_group(const struct maker *m, struct arena *a, const struct ptfile
 
 	for (size_t i = 0; i < m->c->norder; i++)
 		if (of[i] == number)
-			value_append(a, names, value_new_str(a, m->c->order[i]->name));
+			value_append(a, names, m->c->order[i]->name);
 	if (a->failed)
 		return errmsg_nomem(m->err, m->c->path);
 	for (size_t k = 0; rc >= 0 && k < settings->dict.n; k++) {

@@ -41,7 +41,7 @@ static struct value *list_of_int(struct arena *a, const struct value_seq *like, 
 	struct value *list = value_new(a, VALUE_LIST);
 
 	for (size_t k = 0; k < like->n; k++)
-		value_append(a, list, value_new_int(a, i));
+		value_append(a, list, i);
 	return list;
 }
 
@@ -79,12 +79,10 @@ static struct value *find_step(const struct value *base)
  * load_hp_checkpoint_state_from_checkpoint_dir_stage3); there may be no step. */
 static struct value *stage3_state(struct arena *a, struct value *step, struct value *groups)
 {
-	struct value *state = value_new(a, VALUE_DICT);
 	const struct value_field first = { "step", step };
-	const struct value_field fields[] = { { "state", state }, { KEY_PARAM_GROUPS, groups } };
 
-	value_put(a, state, value_new_int(a, 0), value_new_fields(a, &first, 1));
-	return value_new_fields(a, fields, COUNT(fields));
+	return value_dict_of(a, "state", value_dict_of(a, 0u, value_new_fields(a, &first, 1)),
+			     KEY_PARAM_GROUPS, groups);
 }
 
 /* The learning rate, if all groups have the same; else NULL. */
@@ -120,7 +118,7 @@ static struct value *add_groups(struct arena *a, const struct value *groups)
 		struct value *group = value_new(a, VALUE_DICT);
 
 		if (lr)
-			value_dict_set(a, group, "lr", lr);
+			value_put(a, group, "lr", lr);
 		value_append(a, all, group);
 	}
 	return all;
@@ -160,14 +158,14 @@ static struct value *make_root(const struct plan *p, struct arena *a, const stru
 			value_put(a, root, pair->key, replaced(a, pair->key, pair->val, c->dp));
 	}
 	if (any)
-		value_dict_set(a, root, KEY_OPTIMIZER_STATE_DICT,
-			       stage3_state(a, find_step(base_of(c, dict)), groups));
+		value_put(a, root, KEY_OPTIMIZER_STATE_DICT,
+			  stage3_state(a, find_step(base_of(c, dict)), groups));
 	/* Stages 1 and 2 read the version here; stage 3 has it one level up. */
 	if (any && zero3 && version && !value_find(root, KEY_DS_VERSION))
-		value_dict_set(a, root, KEY_DS_VERSION, version);
+		value_put(a, root, KEY_DS_VERSION, version);
 	if (any && zero3)
 		groups = add_groups(a, groups);
-	value_dict_set(a, root, KEY_PARAM_GROUPS, groups);
+	value_put(a, root, KEY_PARAM_GROUPS, groups);
 	return root;
 }
 

@@ -73,8 +73,10 @@ static int name_model(const struct plan_item *e, char out[NAME_MAX + 1])
 
 	if (f && !other)
 		return plan_set_name(out, f->name, "");
-	snprintf(out, NAME_MAX + 1, "%smp_rank_%02u_model_states.pt",
-		 other && !e->p->c->facts.zero3 ? "zero_pp_rank_0_" : "", mp);
+	names_format((struct ckname){ .kind = other && !e->p->c->facts.zero3 ? TAG_FILE_MODEL3
+									     : TAG_FILE_MODEL,
+				      .mp = mp },
+		     false, out);
 	return 1;
 }
 
@@ -163,7 +165,7 @@ static struct value *spell_out(struct arena *a, const struct param *p,
 	struct value *out = value_new(a, VALUE_TUPLE);
 
 	for (int64_t i = 0; i < n && !a->failed; i++)
-		value_append(a, parts, value_new_int(a, (int64_t)p->shape[dim] / n));
+		value_append(a, parts, (int64_t)p->shape[dim] / n);
 	for (size_t i = 0; i < shape->n; i++)
 		value_append(a, out, (int64_t)i == dim ? parts : shape->v[i]);
 	return out;
@@ -175,18 +177,15 @@ static struct value *sub_param_shape(struct arena *a, const struct param *p)
 	const struct value *spec = p->merge.spec;
 	struct value *shape = value_find(spec, "shape");
 	struct value *dim = value_find(spec, "partition_dim");
-	struct value *state = value_new(a, VALUE_DICT);
 	uint64_t at;
 
 	/* geometry_init has checked both. */
 	if (!p->merge.widths && value_get_count(dim, &at) && value_item(shape, at)->kind == VALUE_INT)
 		shape = spell_out(a, p, value_items(shape), (int64_t)at);
-	value_dict_set(a, state, "patterns", value_find(spec, "patterns"));
-	value_dict_set(a, state, "shape", shape);
-	value_dict_set(a, state, "partition_dim", dim);
 	return value_new_object(
 		a, value_new_global(a, "deepspeed.checkpoint.universal_checkpoint", "SubparamShape"),
-		state);
+		value_dict_of(a, "patterns", value_find(spec, "patterns"), "shape", shape,
+			      "partition_dim", dim));
 }
 
 /* Build the dict around a parameter's tensor. */
@@ -197,25 +196,24 @@ static struct value *wrap_tensor(struct arena *a, const struct param *p, struct 
 
 	/* A tensor of the module has no rule: all fields of `m` are 0. */
 	if (p->first && m->rule == MERGE_CAT)
-		value_dict_set(a, dict, "cat_dim", value_new_int(a, m->dim));
+		value_put(a, dict, "cat_dim", m->dim);
 	if (merge_rule_parts(m->rule) > 1) {
-		value_dict_set(a, dict, "cat_dim", value_new_int(a, 0));
-		value_dict_set(a, dict, "param_n_sub_params",
-			       value_new_int(a, merge_rule_parts(m->rule)));
+		value_put(a, dict, "cat_dim", 0u);
+		value_put(a, dict, "param_n_sub_params", merge_rule_parts(m->rule));
 	}
 	if (m->rule == MERGE_SUB_PARAMS)
-		value_dict_set(a, dict, "sub_param_shape", sub_param_shape(a, p));
+		value_put(a, dict, "sub_param_shape", sub_param_shape(a, p));
 	if (m->vocab) {
 		/* The converter saves a slice, which is a view: the rows of
 		 * padding stay in the storage. */
-		value_dict_set(a, dict, "vocab_tensor", value_new_bool(a, true));
+		value_put(a, dict, "vocab_tensor", (bool)true);
 		t->shape[0] = m->vocab_rows;
 	}
-	value_dict_set(a, dict, "param", tensor_to_value(a, t));
+	value_put(a, dict, "param", tensor_to_value(a, t));
 	if (m->rule == MERGE_EXPERTS) {
-		value_dict_set(a, dict, "cat_dim", value_new_int(a, 0));
-		value_dict_set(a, dict, "is_expert_param", value_new_bool(a, true));
-		value_dict_set(a, dict, "ep_num_experts", value_new_int(a, m->experts->n));
+		value_put(a, dict, "cat_dim", 0u);
+		value_put(a, dict, "is_expert_param", (bool)true);
+		value_put(a, dict, "ep_num_experts", m->experts->n);
 	}
 	return dict;
 }

@@ -157,7 +157,7 @@ static struct value *make_dict(const struct plan_item *e, struct file_layout *d,
 			add_storage(e, d, k, &t);
 			values[k] = tensor_to_value(&d->a, &t);
 		}
-		value_dict_set(&d->a, dict, x->names[k], values[same ? same->number : k]);
+		value_put(&d->a, dict, x->names[k], values[same ? same->number : k]);
 	}
 	return dict;
 }

@@ -43,21 +43,22 @@ void recut_name(const struct recut *s, enum checkpoint_object what, size_t numbe
 		char name[NAME_MAX + 1])
 {
 	static const char per_rank[] = "zero_pp_rank_";
-	const unsigned rank = (unsigned)(number % files_per_mp(s, what));
-	const unsigned mp = (unsigned)(number / files_per_mp(s, what));
+	const struct ckname id = {
+		.kind = what == OBJECT_OPTIMIZER ? TAG_FILE_OPTIM
+			: s->stage == 3		 ? TAG_FILE_MODEL3
+						 : TAG_FILE_MODEL,
+		.dp = (unsigned)(number % files_per_mp(s, what)),
+		.mp = (unsigned)(number / files_per_mp(s, what)),
+	};
 	const struct tag_file *f = recut_model_of(s, what, number);
 	const char *at = f ? strstr(f->name, per_rank) : NULL;
 
 	/* Names of old files may begin with a type, or lack a separator. */
-	if (at && is_per_rank(what, s->stage == 3))
+	if (at && id.kind != TAG_FILE_MODEL)
 		snprintf(name, NAME_MAX + 1, "%.*s%s%u%s", (int)(at - f->name), f->name, per_rank,
-			 rank, at + strlen(per_rank) + strspn(at + strlen(per_rank), "0123456789"));
-	else if (is_per_rank(what, s->stage == 3))
-		snprintf(name, NAME_MAX + 1, "%s%s%u_mp_rank_%02u_%s_states.pt",
-			 what == OBJECT_OPTIMIZER && s->c->facts.bf16_names ? "bf16_" : "",
-			 per_rank, rank, mp, what == OBJECT_OPTIMIZER ? "optim" : "model");
+			 id.dp, at + strlen(per_rank) + strspn(at + strlen(per_rank), "0123456789"));
 	else
-		snprintf(name, NAME_MAX + 1, "mp_rank_%02u_model_states.pt", mp);
+		names_format(id, s->c->facts.bf16_names, name);
 }
 
 struct value *zero_object_map(struct zero_object *o, struct value *out, const struct value *from,
@@ -133,9 +134,9 @@ static struct value *add_trained(struct checkpoint *c, unsigned mp, struct value
 			const struct param *p = checkpoint_find(c, s->name);
 
 			if (p)
-				value_dict_set(&d->a, module, s->name, row_tensor(c, p, d));
-			value_dict_set(&d->a, dict, s->name,
-				       tensor_size_to_value(&d->a, s->shape, s->ndim));
+				value_put(&d->a, module, s->name, row_tensor(c, p, d));
+			value_put(&d->a, dict, s->name,
+				  tensor_size_to_value(&d->a, s->shape, s->ndim));
 		}
 		value_append(&d->a, list, dict);
 	}
@@ -163,13 +164,12 @@ struct value *zero_object_states(struct checkpoint *c, unsigned mp, unsigned ran
 
 		if (p->kind == PARAM_TRAINED)
 			continue;
-		value_dict_set(&d->a, module, p->name,
-			       p->same ? value_find(module, p->same->name) : row_tensor(c, p, d));
+		value_put(&d->a, module, p->name,
+			  p->same ? value_find(module, p->same->name) : row_tensor(c, p, d));
 		if (p->kind == PARAM_BUFFER)
-			value_append(&d->a, fields[1].val, value_new_str(&d->a, p->name));
+			value_append(&d->a, fields[1].val, p->name);
 		if (p->same)
-			value_dict_set(&d->a, fields[3].val, p->name,
-				       value_new_str(&d->a, p->same->name));
+			value_put(&d->a, fields[3].val, p->name, p->same->name);
 	}
 	root = value_new_fields(&d->a, fields, COUNT(fields));
 	for (size_t i = 0; from && i < from->n; i++)

@@ -13,6 +13,7 @@
 #include <stdio.h>
 
 #include "ckpt/base/array.h"
+#include "ckpt/format/deepspeed.h"
 #include "ckpt/views/zero_object.h"
 
 /* What a list has for each new group. */
@@ -206,7 +207,7 @@ static struct value *missing_states(struct zero_object *o, const struct recut_gr
 		if (st->kind != STATE_FLAT)
 			return ZERO_OBJECT_FAIL(o, -EBADMSG, "has no states of group %" PRIu32,
 						g->like);
-		value_dict_set(o->a, out, st->name, flat_state(o, g, st));
+		value_put(o->a, out, st->name, flat_state(o, g, st));
 	}
 	return out;
 }
@@ -239,7 +240,7 @@ static struct value *all_states(struct zero_object *o, const struct value *all)
 		if (o->m->elastic)
 			value_append(o->a, to, v ? v : value_new(o->a, VALUE_DICT));
 		else if (v)
-			value_put(o->a, to, value_new_int(o->a, (int64_t)g), v);
+			value_put(o->a, to, g, v);
 	}
 	return to;
 }
@@ -260,7 +261,7 @@ static struct value *param_groups(struct zero_object *o, struct value *old)
 		char name[32];
 
 		for (; g < o->m->ngroups && o->m->groups[g].param_group == k; g++)
-			value_append(o->a, fields[0].val, value_new_int(o->a, (int64_t)g));
+			value_append(o->a, fields[0].val, g);
 		/* Another has its experts, too. */
 		if (g == first && o->s->stage != 3)
 			continue;
@@ -296,6 +297,12 @@ static struct value *ranks_value(struct zero_object *o, const struct recut_group
 	return value_new_int(o->a, g->stripe.ranks);
 }
 
+/* Over how many ranks each group is cut; in stage 3 all are over all. */
+static struct value *counts_value(struct zero_object *o)
+{
+	return o->s->stage == 3 ? value_new_int(o->a, o->s->ranks) : list_groups(o, ranks_value);
+}
+
 static struct value *padding_value(struct zero_object *o, const struct recut_group *g)
 {
 	return value_new_int(o->a, (int64_t)recorded_padding(o, g));
@@ -307,11 +314,11 @@ static struct value *alignment_value(struct zero_object *o, const struct recut_g
 	struct value *v = value_new(o->a, VALUE_LIST);
 
 	for (size_t i = 0; i < g->n; i++)
-		value_append(o->a, v, value_new_int(o->a, g->padding ? (int64_t)g->padding[i] : 0));
+		value_append(o->a, v, g->padding ? g->padding[i] : 0);
 	return v;
 }
 
-/* The class of fragment_address as the old file has it. */
+/* The class of fragment_address, if the old file has one. */
 static struct value *fragment_class(const struct zero_object *o)
 {
 	const struct value_seq *list = value_find_items(
@@ -323,7 +330,7 @@ static struct value *fragment_class(const struct zero_object *o)
 		if (d && d->n && d->v[0].val->kind == VALUE_NEWOBJ)
 			return d->v[0].val->obj->callable;
 	}
-	return value_new_global(o->a, "deepspeed.utils.tensor_fragment", "fragment_address");
+	return NULL;
 }
 
 /* Where the parameters lie in the rank's part of a group. */
@@ -344,11 +351,6 @@ static struct value *mapping_value(struct zero_object *o, const struct recut_gro
 	for (; k < end; k++) {
 		const size_t i = g->recorded_order ? g->recorded_order[k] : k;
 		const struct fragment f = partition_fragment(p, k, part);
-		const struct value_field place[] = {
-			{ "numel", value_new_int(o->a, (int64_t)f.numel) },
-			{ "start", value_new_int(o->a, (int64_t)f.start) },
-		};
-
 		char own[EXPERT_NAME_MAX];
 		const char *name = f.numel ? recut_param_name(&g->params[i], own) : NULL;
 		const struct recut_name *shared = name ? recut_names_find(&names, name) : NULL;
@@ -357,8 +359,7 @@ static struct value *mapping_value(struct zero_object *o, const struct recut_gro
 			value_put(o->a, out,
 				  shared ? value_pairs(families)->v[shared->index].key
 					 : value_new_str(o->a, arena_strdup(o->a, name)),
-				  value_new_object(o->a, class,
-						   value_new_fields(o->a, place, COUNT(place))));
+				  deepspeed_fragment(o->a, class, f.start, f.numel));
 	}
 	return out;
 }
@@ -380,72 +381,46 @@ static struct value *partition_group(struct zero_object *o, const struct recut_g
 		{ "partition_ranks", ranks },
 	};
 
-	for (unsigned i = 0; i < g->stripe.ranks; i++) {
-		const unsigned rank = rank_stripe_rank(&g->stripe, which, i);
-
-		value_append(o->a, ranks, value_new_int(o->a, rank * step + first));
-	}
+	for (unsigned i = 0; i < g->stripe.ranks; i++)
+		value_append(o->a, ranks, rank_stripe_rank(&g->stripe, which, i) * step + first);
 	return value_edit(o->a, value_item(old, g->like), fields, COUNT(fields));
 }
 
 /* ZeroStageEnum(n), or a number if the old file has one. */
 static struct value *stage_value(const struct zero_object *o, const struct value *old)
 {
-	struct value *n = value_new_int(o->a, o->s->stage);
-	struct value *args = value_new(o->a, VALUE_TUPLE);
-
-	if (old && old->kind != VALUE_REDUCE)
-		return n;
-	value_append(o->a, args, n);
-	return value_new_reduce(
-		o->a,
-		old ? old->obj->callable
-		    : value_new_global(o->a, "deepspeed.runtime.zero.config", "ZeroStageEnum"),
-		args);
-}
-
-/* Stages 2 and 3 require a loss scaler; BF16_Optimizer has none. */
-static struct value *no_scaler(struct arena *a)
-{
-	const struct value_field state[] = {
-		{ "cur_scale", value_new_float(a, 1) },
-		{ "dynamic", value_new_bool(a, false) },
-	};
-
-	return value_new_object(
-		a, value_new_global(a, "deepspeed.runtime.fp16.loss_scaler", "LossScaler"),
-		value_new_fields(a, state, COUNT(state)));
+	return old && old->kind != VALUE_REDUCE
+		       ? value_new_int(o->a, o->s->stage)
+		       : deepspeed_stage(o->a, old ? old->obj->callable : NULL, o->s->stage);
 }
 
 /* The dict of a stage whose files have other keys than the old one's. */
 static struct value *other_dict(struct zero_object *o, const struct value *old)
 {
+	const struct deepspeed_scaler no_scaler = { .scale = value_new_float(o->a, 1) };
 	struct value *scaler = value_find(old, "loss_scaler");
 	struct value *no = scaler ? NULL : value_new_bool(o->a, false);
-	struct value *stage = stage_value(o, value_find(old, KEY_ZERO_STAGE));
 	const bool zero3 = o->s->stage == 3;
-	/* Stage 3 has no clip_grad: an engine then keeps its own.
-	 * param_alignment_paddings is left out: an engine then pads what it loads
-	 * as it is configured to.  Stage 3 stores ds_version beside the dict, where stages 1
-	 * and 2 do not look. */
-	const struct value_field fields[] = {
-		{ KEY_ZERO_STAGE, zero3 ? stage : NULL },
-		{ "loss_scaler", scaler ?: no_scaler(o->a) },
-		{ "dynamic_loss_scale", no ?: value_find(old, "dynamic_loss_scale") },
-		{ "overflow", no ?: value_find(old, "overflow") },
-		{ "clip_grad", zero3 ? NULL : value_find(old, "clip_grad") },
-		{ KEY_PARTITION_COUNT, zero3 ? value_new_int(o->a, o->s->ranks) : NULL },
-		{ zero3 ? KEY_OPTIMIZER_STATE_DICT : KEY_BASE_OPTIMIZER_STATE,
-		  base_optimizer(o, old) },
-		{ zero3 ? KEY_FP32_FLAT_GROUPS : KEY_FP32_GROUPS, list_groups(o, master_weights) },
-		{ KEY_ZERO_STAGE, zero3 ? NULL : stage },
-		{ KEY_GROUP_PADDINGS, zero3 ? NULL : list_groups(o, padding_value) },
-		{ KEY_PARTITION_COUNT, zero3 ? NULL : list_groups(o, ranks_value) },
-		{ KEY_DS_VERSION, zero3 ? NULL : value_find(o->root, KEY_DS_VERSION) },
-		{ KEY_PARAM_SLICE_MAPPINGS, zero3 ? NULL : list_groups(o, mapping_value) },
+	/* Stages 2 and 3 require a loss scaler; BF16_Optimizer has none.  Stage 3 has no
+	 * clip_grad: an engine then keeps its own.  param_alignment_paddings is left out: an
+	 * engine then pads what it loads as it is configured to.  Stage 3 stores ds_version
+	 * beside the dict, where stages 1 and 2 do not look. */
+	const struct deepspeed_shard shard = {
+		.zero3 = zero3,
+		.loss_scaler = scaler ?: deepspeed_scaler_object(o->a, &no_scaler),
+		.dynamic_loss_scale = no ?: value_find(old, "dynamic_loss_scale"),
+		.overflow = no ?: value_find(old, "overflow"),
+		.clip_grad = zero3 ? NULL : value_find(old, "clip_grad"),
+		.base = base_optimizer(o, old),
+		.masters = list_groups(o, master_weights),
+		.stage = stage_value(o, value_find(old, KEY_ZERO_STAGE)),
+		.paddings = zero3 ? NULL : list_groups(o, padding_value),
+		.counts = counts_value(o),
+		.version = zero3 ? NULL : value_find(o->root, KEY_DS_VERSION),
+		.slices = zero3 ? NULL : list_groups(o, mapping_value),
 	};
 
-	return value_new_fields(o->a, fields, COUNT(fields));
+	return deepspeed_shard_dict(o->a, &shard);
 }
 
 /* The dict for the new ranks and stage. */

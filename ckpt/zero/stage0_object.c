@@ -108,8 +108,8 @@ static struct value *shapes_value(const struct stage0_rank *r, struct arena *a)
 		for (size_t i = 0; i < r->groups[g].nparams; i++) {
 			const struct stage0_owned *p = &r->groups[g].params[i];
 
-			value_dict_set(a, dict, p->name,
-				       tensor_size_to_value(a, p->weight->shape, p->weight->ndim));
+			value_put(a, dict, p->name,
+				  tensor_size_to_value(a, p->weight->shape, p->weight->ndim));
 		}
 		value_append(a, list, dict);
 	}
@@ -122,7 +122,7 @@ static struct value *ties_value(const struct stage0_rank *r, struct arena *a)
 	struct value *dict = value_new(a, VALUE_DICT);
 
 	for (size_t i = 0; i < r->ties.n; i++)
-		value_dict_set(a, dict, r->ties.v[i].name, value_new_str(a, r->ties.v[i].of));
+		value_put(a, dict, r->ties.v[i].name, r->ties.v[i].of);
 	return dict;
 }
 
@@ -146,12 +146,12 @@ struct value *stage0_model(const struct stage0_rank *r, struct value *old, struc
 	};
 	struct value *root = value_edit(a, old, set, COUNT(set));
 
-	value_dict_set(a, root, "optimizer", value_new(a, VALUE_NONE));
-	value_dict_set(a, root, "param_shapes", shapes_value(r, a));
-	value_dict_set(a, root, KEY_SHARED_PARAMS, ties_value(r, a));
-	value_dict_set(a, root, "dp_world_size", value_new_int(a, 1));
-	value_dict_set(a, root, KEY_DS_CONFIG, stage1_config(a, value_find(old, KEY_DS_CONFIG)));
-	value_dict_set(a, root, KEY_DS_VERSION, value_new_str(a, NAMES_DS_VERSION));
+	value_put(a, root, "optimizer", value_new(a, VALUE_NONE));
+	value_put(a, root, "param_shapes", shapes_value(r, a));
+	value_put(a, root, KEY_SHARED_PARAMS, ties_value(r, a));
+	value_put(a, root, "dp_world_size", 1u);
+	value_put(a, root, KEY_DS_CONFIG, stage1_config(a, value_find(old, KEY_DS_CONFIG)));
+	value_put(a, root, KEY_DS_VERSION, NAMES_DS_VERSION);
 	return a->failed ? NULL : root;
 }
 
@@ -162,36 +162,26 @@ static struct value *fp16_option(struct arena *a, const struct value *old, const
 	return value_find_path(old, KEY_DS_CONFIG, "fp16", key, NULL) ?: value_new_int(a, fallback);
 }
 
-/* The scaler of losses that ZeRO's optimizers have (runtime/fp16/loss_scaler.py), of what
- * the wrapper of a 16-bit optimizer saves of its own; NULL if it saves none. */
+/* The scaler of losses that ZeRO's optimizers have, of what the wrapper of a 16-bit optimizer
+ * saves of its own; NULL if it saves none. */
 static struct value *scaler(struct arena *a, const struct value *old, bool dynamic)
 {
 	const struct value *own = value_find(old, "optimizer");
-	const struct value_field scale = { "cur_scale", value_find(own, "cur_scale") };
 	struct value *shift = fp16_option(a, old, "hysteresis", 2);
-	const struct value_field fields[] = {
-		scale,
-		{ "dynamic", value_new_bool(a, true) },
-		{ "cur_iter", value_find(own, "cur_iter") },
-		{ "last_overflow_iter", value_find(own, "last_overflow_iter") },
-		{ "scale_factor", value_find(own, "scale_factor") },
-		{ "scale_window", value_find(own, "scale_window") },
-		{ "min_scale", fp16_option(a, old, "min_loss_scale", 1) },
-		{ "delayed_shift", shift },
-		{ "cur_hysteresis", shift },
-		{ "consecutive_hysteresis", fp16_option(a, old, "consecutive_hysteresis", 0) },
-		{ "raise_error_at_min_scale", value_new_bool(a, true) },
-		{ "dtype", value_new_global(a, "torch", "float16") },
+	const struct deepspeed_scaler s = {
+		.scale = value_find(own, "cur_scale"),
+		.dynamic = dynamic,
+		.iteration = value_find(own, "cur_iter"),
+		.last_overflow = value_find(own, "last_overflow_iter"),
+		.factor = value_find(own, "scale_factor"),
+		.window = value_find(own, "scale_window"),
+		.minimum = fp16_option(a, old, "min_loss_scale", 1),
+		.shift = shift,
+		.hysteresis = shift,
+		.consecutive = fp16_option(a, old, "consecutive_hysteresis", 0),
 	};
-	const struct value_field fixed[] = { scale, { "dynamic", value_new_bool(a, false) } };
 
-	return scale.val ? value_new_object(
-				   a,
-				   value_new_global(a, "deepspeed.runtime.fp16.loss_scaler",
-						    dynamic ? "DynamicLossScaler" : "LossScaler"),
-				   dynamic ? value_new_fields(a, fields, COUNT(fields))
-					   : value_new_fields(a, fixed, COUNT(fixed)))
-			 : NULL;
+	return s.scale ? deepspeed_scaler_object(a, &s) : NULL;
 }
 
 /* The states of the parameter that tells which a group has. */
@@ -202,7 +192,7 @@ static struct value *states_value(const struct stage0_group *g, const struct val
 	struct value *out = value_new(a, VALUE_DICT);
 
 	for (size_t i = 0; i < g->nstates; i++)
-		value_dict_set(a, out, g->states[i].name, value_find(own, g->states[i].name));
+		value_put(a, out, g->states[i].name, value_find(own, g->states[i].name));
 	return out;
 }
 
@@ -236,7 +226,7 @@ static struct value *folding_value(const struct stage0_rank *r, struct value *ol
 				{ "zero_partition_count", value_new_int(a, 1) },
 			};
 
-			value_dict_set(a, params, name, value_new_fields(a, own, COUNT(own)));
+			value_put(a, params, name, value_new_fields(a, own, COUNT(own)));
 		}
 	return value_edit(a, old, fields, COUNT(fields));
 }
@@ -248,20 +238,20 @@ struct value *stage0_optimizer(const struct stage0_rank *r, struct value *old, s
 		value_is_true(value_find_path(old, "optimizer", "dynamic_loss_scale", NULL));
 	struct value *loss = r->refused ? NULL : scaler(a, old, dynamic), *root;
 	struct stage1_group *groups = arena_alloc(a, (r->ngroups + 1) * sizeof(*groups));
-	const struct value_field fields[] = {
-		{ "loss_scaler", loss },
-		{ "dynamic_loss_scale", loss ? value_new_bool(a, dynamic) : NULL },
-		{ "overflow", loss ? value_new_bool(a, false) : NULL },
+	const struct deepspeed_shard shard = {
+		.loss_scaler = loss,
+		.dynamic_loss_scale = loss ? value_new_bool(a, dynamic) : NULL,
+		.overflow = loss ? value_new_bool(a, false) : NULL,
 	};
 
 	for (size_t g = 0; groups && g < r->ngroups; g++)
 		groups[g] = (struct stage1_group){ states_value(&r->groups[g], old, a),
 						   own && g < own->n ? own->v[g] : NULL };
-	root = groups ? stage1_optimizer(a, groups, r->ngroups, fields,
+	root = groups ? stage1_optimizer(a, groups, r->ngroups, shard,
 					 value_find(old, KEY_DS_CONFIG))
 		      : NULL;
 	if (root && value_find_pairs(old, KEY_FOLDING))
-		value_dict_set(a, root, KEY_FOLDING,
-			       folding_value(r, value_find(old, KEY_FOLDING), a));
+		value_put(a, root, KEY_FOLDING,
+			  folding_value(r, value_find(old, KEY_FOLDING), a));
 	return a->failed ? NULL : root;
 }

@@ -4,7 +4,7 @@
 
 #include <stddef.h>
 
-#include "ckpt/format/value.h"
+#include "ckpt/format/deepspeed.h"
 
 /* What one data-parallel rank of stage 1 pickles, for loaders of what it did not save. */
 
@@ -16,9 +16,8 @@ struct stage1_group {
 /* DeepSpeed's configuration: that of another stage, or, if this is NULL, nothing else. */
 struct value *stage1_config(struct arena *a, struct value *config);
 
-/* An optimizer's shard but for flat tensors.  `scaler` has three fields of ZeRO's dict, whose
- * values may be NULL. */
+/* An optimizer's shard but for flat tensors.  `shard` has the loss scaler, if there is one. */
 struct value *stage1_optimizer(struct arena *a, const struct stage1_group *groups, size_t n,
-			       const struct value_field *scaler, struct value *config);
+			       struct deepspeed_shard shard, struct value *config);
 
 #endif

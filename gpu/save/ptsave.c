@@ -27,41 +27,6 @@
 #define KEY_MAX 24
 #define ALIGN ((size_t)64)
 
-struct value *ptsave_itself(struct arena *a, struct value *v)
-{
-	(void)a;
-	return v;
-}
-
-struct value *ptsave_fill(struct ptsave *s, struct value *to, struct value *const *v, size_t n)
-{
-	const bool dict = to && to->kind == VALUE_DICT;
-
-	for (size_t i = 0; i < n; i += 1 + dict)
-		if (dict)
-			value_put(&s->arena, to, v[i], v[i + 1]);
-		else
-			value_append(&s->arena, to, v[i]);
-	return to;
-}
-
-struct value *ptsave_apply(struct ptsave *s, const char *module, const char *name,
-			   struct value *args, struct value *state)
-{
-	struct value *const v =
-		value_new_reduce(&s->arena, value_new_global(&s->arena, module, name), args);
-
-	if (v)
-		v->obj->state = state;
-	return v;
-}
-
-struct value *ptsave_object(struct ptsave *s, const char *module, const char *name,
-			    struct value *state)
-{
-	return value_new_object(&s->arena, value_new_global(&s->arena, module, name), state);
-}
-
 size_t ptsave_storage(struct ptsave *s, struct ptsave_storage storage)
 {
 	if (!arena_reserve(&s->arena, &s->storages, s->nstorages, &s->cap, s->nstorages + 1,

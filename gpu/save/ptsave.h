@@ -42,56 +42,6 @@ static inline void ptsave_done(struct ptsave *s)
 	arena_done(&s->arena);
 }
 
-/* The Python value of a C value: bool, an integer, double, a string, or a value itself.  `true`
- * is an int in C and does not compile, nor do other ints. */
-#define ptsave_value(s, x) \
-	_Generic((x), bool: value_new_bool, double: value_new_float,   \
-		unsigned: value_new_int, int64_t: value_new_int,       \
-		uint64_t: value_new_int, char *: value_new_str,        \
-		const char *: value_new_str,                           \
-		struct value *: ptsave_itself)(&(s)->arena, x)
-struct value *ptsave_itself(struct arena *a, struct value *v);
-
-/* Append `x` to a tuple or list; add it to a dict under a new key. */
-#define ptsave_add(s, list, x) value_append(&(s)->arena, list, ptsave_value(s, x))
-#define ptsave_set(s, dict, key, x) value_dict_set(&(s)->arena, dict, key, ptsave_value(s, x))
-
-#define ptsave_none(s) value_new(&(s)->arena, VALUE_NONE)
-/* Empty ones. */
-#define ptsave_tuple(s) value_new(&(s)->arena, VALUE_TUPLE)
-#define ptsave_list(s) value_new(&(s)->arena, VALUE_LIST)
-#define ptsave_dict(s) value_new(&(s)->arena, VALUE_DICT)
-#define ptsave_ordered_dict(s) value_new_ordered(&(s)->arena)
-
-/* A tuple, a list or a dict of up to eight values, in a dict keys and values in turn. */
-#define ptsave_tuple_of(s, ...) PTSAVE_FILL(s, ptsave_tuple(s), __VA_ARGS__)
-#define ptsave_list_of(s, ...) PTSAVE_FILL(s, ptsave_list(s), __VA_ARGS__)
-#define ptsave_dict_of(s, ...) PTSAVE_FILL(s, ptsave_dict(s), __VA_ARGS__)
-
-#define PTSAVE_FILL(s, to, ...)                                                                \
-	ptsave_fill(s, to,                                                                     \
-		    (struct value *[]){ PTSAVE_PICK(__VA_ARGS__, PTSAVE_8, PTSAVE_7, PTSAVE_6, \
-						    PTSAVE_5, PTSAVE_4, PTSAVE_3, PTSAVE_2,    \
-						    PTSAVE_1, )(s, __VA_ARGS__) },             \
-		    PTSAVE_PICK(__VA_ARGS__, 8, 7, 6, 5, 4, 3, 2, 1, ))
-#define PTSAVE_PICK(a, b, c, d, e, f, g, h, macro, ...) macro
-#define PTSAVE_1(s, x) ptsave_value(s, x)
-#define PTSAVE_2(s, x, ...) ptsave_value(s, x), PTSAVE_1(s, __VA_ARGS__)
-#define PTSAVE_3(s, x, ...) ptsave_value(s, x), PTSAVE_2(s, __VA_ARGS__)
-#define PTSAVE_4(s, x, ...) ptsave_value(s, x), PTSAVE_3(s, __VA_ARGS__)
-#define PTSAVE_5(s, x, ...) ptsave_value(s, x), PTSAVE_4(s, __VA_ARGS__)
-#define PTSAVE_6(s, x, ...) ptsave_value(s, x), PTSAVE_5(s, __VA_ARGS__)
-#define PTSAVE_7(s, x, ...) ptsave_value(s, x), PTSAVE_6(s, __VA_ARGS__)
-#define PTSAVE_8(s, x, ...) ptsave_value(s, x), PTSAVE_7(s, __VA_ARGS__)
-struct value *ptsave_fill(struct ptsave *s, struct value *to, struct value *const *v, size_t n);
-
-/* An instance of a class; `state` is its __dict__. */
-struct value *ptsave_object(struct ptsave *s, const char *module, const char *name,
-			    struct value *state);
-/* The result of callable(*args), to which `state` was given (NULL: none). */
-struct value *ptsave_apply(struct ptsave *s, const char *module, const char *name,
-			   struct value *args, struct value *state);
-
 /* Add a storage.  Returns its number. */
 size_t ptsave_storage(struct ptsave *s, struct ptsave_storage storage);
 

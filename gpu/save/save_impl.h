@@ -3,6 +3,7 @@
 #define UCTRAIN_SAVE_IMPL_H
 
 #include "ckpt/base/arena.h"
+#include "ckpt/format/names.h"
 #include "ckpt/table/partition.h"
 #include "gpu/backend/backend.h"
 #include "gpu/comm/comm.h"
@@ -58,19 +59,20 @@ struct form {
 int form_init(struct form *f, const struct zero *z, const struct naming *n, struct errmsg *err);
 void form_done(struct form *f);
 
-struct save {
-	const struct zero *zero;
-	const struct form *form;
-	const struct save_options *o;
-};
-
-#define SAVE_NAME_LEN 80
-
 /* A file before it is written. */
 struct save_file {
 	struct ptsave pt;
 	struct value *root;
-	char name[SAVE_NAME_LEN]; /* "": this rank writes no such file */
+	char name[NAME_MAX + 1]; /* "": this rank writes no such file */
+};
+
+/* A file while it is built. */
+struct save {
+	const struct zero *zero;
+	const struct form *form;
+	const struct save_options *o;
+	struct ptsave *pt;
+	struct arena *a; /* of its objects */
 };
 
 /* The number of this rank's part of the model, as in names of files: that of its tensor-parallel
@@ -99,29 +101,29 @@ void save_layer(const struct save *s, unsigned unit, struct save_file *f);
 
 /* Build a checkpoint's `ds_config` dict: the DeepSpeed configuration file, if any, updated with
  * the values in effect. */
-struct value *save_dsconfig(struct ptsave *pt, const struct config *c);
+struct value *save_dsconfig(struct arena *a, const struct config *c);
 
 /* Build the universal_checkpoint_info of the model states. */
-struct value *save_universal_info(const struct save *s, struct ptsave *pt);
+struct value *save_universal_info(const struct save *s);
 
 /* The empty tensor that stands for a parameter's weights in ZeRO-3. */
-struct value *save_nothing(const struct save *s, struct ptsave *pt);
+struct value *save_nothing(const struct save *s);
 
 /* The state dict of Megatron's model, which is nested. */
-struct value *save_megatron_module(const struct save *s, struct ptsave *pt);
+struct value *save_megatron_module(const struct save *s);
 
 /* The state of Megatron's scheduler. */
-struct value *save_megatron_schedule(const struct save *s, struct ptsave *pt);
+struct value *save_megatron_schedule(const struct save *s);
 
 /* Add what Megatron's training script saves, but for universal_checkpoint_info. */
-void save_megatron_state(const struct save *s, struct ptsave *pt, struct value *root);
+void save_megatron_state(const struct save *s, struct value *root);
 
 /* The rng_state of Megatron's script: generators of Python, numpy and torch, seeded by the run's
  * seed, its step and the part of the model. */
-struct value *save_megatron_rng(const struct save *s, struct ptsave *pt);
+struct value *save_megatron_rng(const struct save *s);
 
 /* Build the value of `optimizer` in stage 0's model states. */
-struct value *save_whole_optimizer(const struct save *s, struct ptsave *pt);
+struct value *save_whole_optimizer(const struct save *s);
 
 /* Write a model's config.json into a checkpoint's directory. */
 int save_config(const char *dir, const struct gpt2_config *m, struct errmsg *err);

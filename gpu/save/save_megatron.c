@@ -6,7 +6,6 @@
  * are those of files that it wrote.
  */
 #include <assert.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "gpu/save/save_impl.h"
@@ -15,7 +14,7 @@
 #define CHECKPOINT_VERSION 3.0
 
 /* A tensor of the weights that this rank writes, in a storage of its own. */
-static struct value *weights(const struct save *s, struct ptsave *pt, const struct form_tensor *x)
+static struct value *weights(const struct save *s, const struct form_tensor *x)
 {
 	const enum dtype dtype = s->zero->backend->dtype;
 	const struct ptsave_storage own = {
@@ -23,7 +22,7 @@ static struct value *weights(const struct save *s, struct ptsave *pt, const stru
 	};
 
 	assert(x->weights);
-	return ptsave_tensor(pt, own, x->t.shape, x->t.ndim);
+	return ptsave_tensor(s->pt, own, x->t.shape, x->t.ndim);
 }
 
 /* The first tensor of a unit that this rank has in its files. */
@@ -45,11 +44,13 @@ void save_layer(const struct save *s, unsigned unit, struct save_file *f)
 
 	if (!first)
 		return;
-	snprintf(f->name, sizeof(f->name), "layer_%02u-model_%02u-model_states.pt", first->t.layer,
-		 s->zero->model->part.rank);
-	f->root = ptsave_ordered_dict(&f->pt);
+	names_format((struct ckname){ .kind = TAG_FILE_LAYER,
+				      .mp = s->zero->model->part.rank,
+				      .layer = first->t.layer },
+		     false, f->name);
+	f->root = value_new_ordered(s->a);
 	for (size_t i = 0; i < u->n; i++)
-		ptsave_set(&f->pt, f->root, first[i].t.last, weights(s, &f->pt, &first[i]));
+		value_put(s->a, f->root, first[i].t.last, weights(s, &first[i]));
 }
 
 /* A tensor's name behind `prefix`; NULL if it begins otherwise. */
@@ -61,29 +62,29 @@ static const char *behind(const struct form_tensor *x, const char *prefix)
 }
 
 /* The embeddings are modules, each with its one parameter; the encoder is one with all others. */
-struct value *save_megatron_module(const struct save *s, struct ptsave *pt)
+struct value *save_megatron_module(const struct save *s)
 {
 	static const char *const embeddings[] = { "word_embeddings", "position_embeddings" };
-	struct value *embedding = ptsave_dict(pt);
-	struct value *encoder = ptsave_ordered_dict(pt);
+	struct value *embedding = value_new(s->a, VALUE_DICT);
+	struct value *encoder = value_new_ordered(s->a);
 
 	for (size_t i = 0; i < s->form->ntensors; i++) {
 		const struct form_tensor *x = &s->form->tensors[i];
 		const char *name = behind(x, "language_model.encoder.");
-		struct value *v = s->zero->stage == 3 ? save_nothing(s, pt) : weights(s, pt, x);
+		struct value *v = s->zero->stage == 3 ? save_nothing(s) : weights(s, x);
 
 		if (name) {
-			ptsave_set(pt, encoder, name, v);
+			value_put(s->a, encoder, name, v);
 		} else {
-			struct value *one = ptsave_ordered_dict(pt);
+			struct value *one = value_new_ordered(s->a);
 
 			assert(x->param < GPT2_EMBED_PARAMS);
-			ptsave_set(pt, one, "weight", v);
-			ptsave_set(pt, embedding, embeddings[x->param], one);
+			value_put(s->a, one, "weight", v);
+			value_put(s->a, embedding, embeddings[x->param], one);
 		}
 	}
-	return ptsave_dict_of(pt, "language_model",
-			      ptsave_dict_of(pt, "embedding", embedding, "encoder", encoder));
+	return value_dict_of(s->a, "language_model",
+			      value_dict_of(s->a, "embedding", embedding, "encoder", encoder));
 }
 
 static const char *decay_style(const struct config *c)
@@ -111,124 +112,125 @@ static uint64_t tokens(const struct save *s, uint64_t steps)
 	return samples(s, steps) * s->o->config->seq_length;
 }
 
-struct value *save_megatron_schedule(const struct save *s, struct ptsave *pt)
+struct value *save_megatron_schedule(const struct save *s)
 {
 	const struct config *c = s->o->config;
 	const struct optimizer_config *o = &s->zero->optimizer;
 	const uint64_t before = s->o->step ? s->o->step - 1 : 0;
-	struct value *dict = ptsave_dict(pt);
+	struct value *dict = value_new(s->a, VALUE_DICT);
 
-	ptsave_set(pt, dict, "max_lr", o->lr);
-	ptsave_set(pt, dict, "lr_warmup_steps", samples(s, c->schedule.warmup));
-	ptsave_set(pt, dict, "lr_warmup_tokens", ptsave_none(pt));
-	ptsave_set(pt, dict, "num_steps", samples(s, s->o->step));
-	ptsave_set(pt, dict, "num_tokens", tokens(s, before));
-	ptsave_set(pt, dict, "lr_decay_style", decay_style(c));
-	ptsave_set(pt, dict, "lr_decay_steps", samples(s, c->schedule.total));
-	ptsave_set(pt, dict, "lr_decay_tokens", ptsave_none(pt));
-	ptsave_set(pt, dict, "min_lr", least_lr(c));
-	ptsave_set(pt, dict, "start_wd", o->weight_decay);
-	ptsave_set(pt, dict, "end_wd", o->weight_decay);
-	ptsave_set(pt, dict, "wd_incr_style", "constant");
-	ptsave_set(pt, dict, "wd_incr_steps", samples(s, c->steps));
+	value_put(s->a, dict, "max_lr", o->lr);
+	value_put(s->a, dict, "lr_warmup_steps", samples(s, c->schedule.warmup));
+	value_put(s->a, dict, "lr_warmup_tokens", value_new(s->a, VALUE_NONE));
+	value_put(s->a, dict, "num_steps", samples(s, s->o->step));
+	value_put(s->a, dict, "num_tokens", tokens(s, before));
+	value_put(s->a, dict, "lr_decay_style", decay_style(c));
+	value_put(s->a, dict, "lr_decay_steps", samples(s, c->schedule.total));
+	value_put(s->a, dict, "lr_decay_tokens", value_new(s->a, VALUE_NONE));
+	value_put(s->a, dict, "min_lr", least_lr(c));
+	value_put(s->a, dict, "start_wd", o->weight_decay);
+	value_put(s->a, dict, "end_wd", o->weight_decay);
+	value_put(s->a, dict, "wd_incr_style", "constant");
+	value_put(s->a, dict, "wd_incr_steps", samples(s, c->steps));
 	return dict;
 }
 
-static void add_model(const struct save *s, struct ptsave *pt, struct value *args)
+static void add_model(const struct save *s, struct value *args)
 {
 	const struct config *c = s->o->config;
 	const struct gpt2_config *m = &c->model;
 	const uint64_t size = s->zero->model->part.size;
 	const uint64_t rows = (m->vocab_size + size - 1) / size * size;
 
-	ptsave_set(pt, args, "num_layers", m->n_layer);
-	ptsave_set(pt, args, "encoder_num_layers", m->n_layer);
-	ptsave_set(pt, args, "hidden_size", m->n_embd);
-	ptsave_set(pt, args, "ffn_hidden_size", m->n_embd * UINT64_C(4));
-	ptsave_set(pt, args, "num_attention_heads", m->n_head);
-	ptsave_set(pt, args, "num_key_value_heads", m->n_head);
-	ptsave_set(pt, args, "kv_channels", m->n_embd / m->n_head);
-	ptsave_set(pt, args, "max_position_embeddings", m->n_positions);
-	ptsave_set(pt, args, "seq_length", c->seq_length);
-	ptsave_set(pt, args, "make_vocab_size_divisible_by", 1u);
-	ptsave_set(pt, args, "padded_vocab_size", rows);
-	ptsave_set(pt, args, "add_position_embedding", (bool)true);
-	ptsave_set(pt, args, "use_rotary_position_embeddings", (bool)false);
-	ptsave_set(pt, args, "untie_embeddings_and_output_weights", (bool)false);
-	ptsave_set(pt, args, "add_bias_linear", (bool)true);
-	ptsave_set(pt, args, "apply_layernorm_1p", (bool)false);
-	ptsave_set(pt, args, "swiglu", (bool)false);
+	value_put(s->a, args, "num_layers", m->n_layer);
+	value_put(s->a, args, "encoder_num_layers", m->n_layer);
+	value_put(s->a, args, "hidden_size", m->n_embd);
+	value_put(s->a, args, "ffn_hidden_size", m->n_embd * UINT64_C(4));
+	value_put(s->a, args, "num_attention_heads", m->n_head);
+	value_put(s->a, args, "num_key_value_heads", m->n_head);
+	value_put(s->a, args, "kv_channels", m->n_embd / m->n_head);
+	value_put(s->a, args, "max_position_embeddings", m->n_positions);
+	value_put(s->a, args, "seq_length", c->seq_length);
+	value_put(s->a, args, "make_vocab_size_divisible_by", 1u);
+	value_put(s->a, args, "padded_vocab_size", rows);
+	value_put(s->a, args, "add_position_embedding", (bool)true);
+	value_put(s->a, args, "use_rotary_position_embeddings", (bool)false);
+	value_put(s->a, args, "untie_embeddings_and_output_weights", (bool)false);
+	value_put(s->a, args, "add_bias_linear", (bool)true);
+	value_put(s->a, args, "apply_layernorm_1p", (bool)false);
+	value_put(s->a, args, "swiglu", (bool)false);
 	/* The approximation by tanh, as Hugging Face's gelu_new. */
-	ptsave_set(pt, args, "openai_gelu", (bool)true);
+	value_put(s->a, args, "openai_gelu", (bool)true);
 	/* Its presence tells readers the order of query_key_value's rows. */
 	if (s->form->naming.qkv == NAMING_QKV_THIRDS)
-		ptsave_set(pt, args, "ds_sequence_parallel_fpdt", (bool)false);
-	ptsave_set(pt, args, "normalization", "layernorm");
-	ptsave_set(pt, args, "tokenizer_type", "GPT2BPETokenizer");
+		value_put(s->a, args, "ds_sequence_parallel_fpdt", (bool)false);
+	value_put(s->a, args, "normalization", "layernorm");
+	value_put(s->a, args, "tokenizer_type", "GPT2BPETokenizer");
 }
 
-static void add_training(const struct save *s, struct ptsave *pt, struct value *args)
+static void add_training(const struct save *s, struct value *args)
 {
 	const struct config *c = s->o->config;
 	const struct optimizer_config *o = &s->zero->optimizer;
 	const double dropout = (double)c->model.dropout;
 
-	ptsave_set(pt, args, "rotary_percent", 1.0); /* without effect */
-	ptsave_set(pt, args, "layernorm_epsilon", (double)c->model.layer_norm_epsilon);
-	ptsave_set(pt, args, "attention_dropout", dropout);
-	ptsave_set(pt, args, "hidden_dropout", dropout);
-	ptsave_set(pt, args, "weight_decay", o->weight_decay);
-	ptsave_set(pt, args, "start_weight_decay", o->weight_decay);
-	ptsave_set(pt, args, "end_weight_decay", o->weight_decay);
-	ptsave_set(pt, args, "clip_grad", c->gradient_clipping);
-	ptsave_set(pt, args, "adam_beta1", o->beta1);
-	ptsave_set(pt, args, "adam_beta2", o->beta2);
-	ptsave_set(pt, args, "adam_eps", o->eps);
-	ptsave_set(pt, args, "lr", o->lr);
-	ptsave_set(pt, args, "min_lr", least_lr(c));
-	ptsave_set(pt, args, "lr_decay_style", decay_style(c));
-	ptsave_set(pt, args, "weight_decay_incr_style", "constant");
-	ptsave_set(pt, args, "optimizer", "adam");
+	value_put(s->a, args, "rotary_percent", 1.0); /* without effect */
+	value_put(s->a, args, "layernorm_epsilon", (double)c->model.layer_norm_epsilon);
+	value_put(s->a, args, "attention_dropout", dropout);
+	value_put(s->a, args, "hidden_dropout", dropout);
+	value_put(s->a, args, "weight_decay", o->weight_decay);
+	value_put(s->a, args, "start_weight_decay", o->weight_decay);
+	value_put(s->a, args, "end_weight_decay", o->weight_decay);
+	value_put(s->a, args, "clip_grad", c->gradient_clipping);
+	value_put(s->a, args, "adam_beta1", o->beta1);
+	value_put(s->a, args, "adam_beta2", o->beta2);
+	value_put(s->a, args, "adam_eps", o->eps);
+	value_put(s->a, args, "lr", o->lr);
+	value_put(s->a, args, "min_lr", least_lr(c));
+	value_put(s->a, args, "lr_decay_style", decay_style(c));
+	value_put(s->a, args, "weight_decay_incr_style", "constant");
+	value_put(s->a, args, "optimizer", "adam");
 }
 
-static void add_run(const struct save *s, struct ptsave *pt, struct value *args)
+static void add_run(const struct save *s, struct value *args)
 {
 	const struct config *c = s->o->config;
 	const bool pipe = s->form->naming.family != NAMING_MEGATRON_MODEL;
 
-	ptsave_set(pt, args, "micro_batch_size", c->micro_batch);
-	ptsave_set(pt, args, "global_batch_size", c->batch);
-	ptsave_set(pt, args, "train_iters", c->steps);
-	ptsave_set(pt, args, "seed", c->seed);
-	ptsave_set(pt, args, "zero_stage", c->zero_stage);
-	ptsave_set(pt, args, "rank", s->zero->world->rank);
-	ptsave_set(pt, args, "world_size", s->zero->world->size);
-	ptsave_set(pt, args, "data_parallel_size", c->data_parallel);
-	ptsave_set(pt, args, "tensor_model_parallel_size", c->tensor_parallel);
-	ptsave_set(pt, args, "pipeline_model_parallel_size", c->pipeline_parallel);
-	ptsave_set(pt, args, "ds_sequence_parallel_size", c->sequence_parallel);
-	ptsave_set(pt, args, "iteration", s->o->step);
-	ptsave_set(pt, args, "consumed_train_samples", samples(s, s->o->step));
-	ptsave_set(pt, args, "consumed_valid_samples", 0u);
-	ptsave_set(pt, args, "consumed_train_tokens", tokens(s, s->o->step));
-	ptsave_set(pt, args, "fp16", (bool)(c->dtype == DTYPE_F16));
-	ptsave_set(pt, args, "bf16", (bool)(c->dtype == DTYPE_BF16));
-	ptsave_set(pt, args, "sequence_parallel", c->cut_residual);
-	ptsave_set(pt, args, "data_parallel_random_init", (bool)false);
-	ptsave_set(pt, args, "no_pipeline_parallel", (bool)!pipe);
-	ptsave_set(pt, args, "deepspeed", (bool)true);
+	value_put(s->a, args, "micro_batch_size", c->micro_batch);
+	value_put(s->a, args, "global_batch_size", c->batch);
+	value_put(s->a, args, "train_iters", c->steps);
+	value_put(s->a, args, "seed", c->seed);
+	value_put(s->a, args, "zero_stage", c->zero_stage);
+	value_put(s->a, args, "rank", s->zero->world->rank);
+	value_put(s->a, args, "world_size", s->zero->world->size);
+	value_put(s->a, args, "data_parallel_size", c->data_parallel);
+	value_put(s->a, args, "tensor_model_parallel_size", c->tensor_parallel);
+	value_put(s->a, args, "pipeline_model_parallel_size", c->pipeline_parallel);
+	value_put(s->a, args, "ds_sequence_parallel_size", c->sequence_parallel);
+	value_put(s->a, args, "iteration", s->o->step);
+	value_put(s->a, args, "consumed_train_samples", samples(s, s->o->step));
+	value_put(s->a, args, "consumed_valid_samples", 0u);
+	value_put(s->a, args, "consumed_train_tokens", tokens(s, s->o->step));
+	value_put(s->a, args, "fp16", (bool)(c->dtype == DTYPE_F16));
+	value_put(s->a, args, "bf16", (bool)(c->dtype == DTYPE_BF16));
+	value_put(s->a, args, "sequence_parallel", c->cut_residual);
+	value_put(s->a, args, "data_parallel_random_init", (bool)false);
+	value_put(s->a, args, "no_pipeline_parallel", (bool)!pipe);
+	value_put(s->a, args, "deepspeed", (bool)true);
 }
 
-void save_megatron_state(const struct save *s, struct ptsave *pt, struct value *root)
+void save_megatron_state(const struct save *s, struct value *root)
 {
-	struct value *args = ptsave_dict(pt);
+	struct value *args = value_new(s->a, VALUE_DICT);
 
-	add_model(s, pt, args);
-	add_training(s, pt, args);
-	add_run(s, pt, args);
-	ptsave_set(pt, root, "args", ptsave_object(pt, "argparse", "Namespace", args));
-	ptsave_set(pt, root, "checkpoint_version", CHECKPOINT_VERSION);
-	ptsave_set(pt, root, "iteration", s->o->step);
-	ptsave_set(pt, root, "tokens", tokens(s, s->o->step));
-	ptsave_set(pt, root, "rng_state", save_megatron_rng(s, pt));
+	add_model(s, args);
+	add_training(s, args);
+	add_run(s, args);
+	value_put(s->a, root, "args",
+		  value_new_object(s->a, value_new_global(s->a, "argparse", "Namespace"), args));
+	value_put(s->a, root, "checkpoint_version", CHECKPOINT_VERSION);
+	value_put(s->a, root, "iteration", s->o->step);
+	value_put(s->a, root, "tokens", tokens(s, s->o->step));
+	value_put(s->a, root, "rng_state", save_megatron_rng(s));
 }

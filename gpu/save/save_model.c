@@ -5,9 +5,8 @@
  * (runtime/engine.py).
  */
 #include <assert.h>
-#include <stdio.h>
 
-#include "ckpt/format/names.h"
+#include "ckpt/base/array.h"
 #include "gpu/save/save_impl.h"
 
 /* The head shares its tensor with the token embedding.  A part of it would be no parameter's, and
@@ -39,11 +38,11 @@ static struct ptsave_storage weights(const struct save *s, uint64_t start, uint6
 	};
 }
 
-struct value *save_nothing(const struct save *s, struct ptsave *pt)
+struct value *save_nothing(const struct save *s)
 {
 	static const uint64_t nothing = 0;
 
-	return ptsave_tensor(pt, weights(s, 0, 0), &nothing, 1);
+	return ptsave_tensor(s->pt, weights(s, 0, 0), &nothing, 1);
 }
 
 /*
@@ -51,17 +50,17 @@ struct value *save_nothing(const struct save *s, struct ptsave *pt)
  * first; in stage 0 each has its own, and the head is a view of the first; in stage 3 they are
  * empty, since the shards have the weights.
  */
-static struct value *module(const struct save *s, struct ptsave *pt)
+static struct value *module(const struct save *s)
 {
 	const struct gpt2 *m = s->zero->model;
 	const uint64_t *start = s->zero->partition.start;
 	const unsigned stage = s->zero->stage;
-	struct value *dict = ptsave_ordered_dict(pt);
+	struct value *dict = value_new_ordered(s->a);
 	uint64_t all;
 
 	zero_model(s->zero, &all);
 	if (stage == 1 || stage == 2)
-		ptsave_storage(pt, weights(s, 0, all));
+		ptsave_storage(s->pt, weights(s, 0, all));
 	for (size_t i = 0; i < m->nparams + has_head(s); i++) {
 		const bool head = i == m->nparams;
 		const size_t k = head ? 0 : i;
@@ -69,128 +68,113 @@ static struct value *module(const struct save *s, struct ptsave *pt)
 		struct value *v;
 
 		if (stage == 3)
-			v = save_nothing(s, pt);
+			v = save_nothing(s);
 		else if (stage == 0 && !head)
-			v = ptsave_tensor(pt, weights(s, start[k], p->numel), p->shape, p->ndim);
+			v = ptsave_tensor(s->pt, weights(s, start[k], p->numel), p->shape, p->ndim);
 		else
-			v = ptsave_view(pt, 0, start[k], p->shape, p->ndim, false);
-		ptsave_set(pt, dict, head ? HEAD : p->name, v);
+			v = ptsave_view(s->pt, 0, start[k], p->shape, p->ndim, false);
+		value_put(s->a, dict, head ? HEAD : p->name, v);
 	}
 	return dict;
 }
 
-static struct value *param_shapes(const struct save *s, struct ptsave *pt)
+static struct value *param_shapes(const struct save *s)
 {
 	const struct form *f = s->form;
-	struct value *list = ptsave_list(pt);
+	struct value *list = value_new(s->a, VALUE_LIST);
 
 	for (unsigned k = 0; k < f->ngroups; k++) {
 		const struct form_group *g = &f->groups[k];
-		struct value *group = ptsave_ordered_dict(pt);
+		struct value *group = value_new_ordered(s->a);
 
 		for (size_t i = 0; i < g->n; i++) {
 			const struct naming_tensor *t = &f->tensors[g->tensors[i]].t;
 
-			ptsave_set(pt, group, t->name,
-				   tensor_size_to_value(&pt->arena, t->shape, t->ndim));
+			value_put(s->a, group, t->name,
+				  tensor_size_to_value(s->a, t->shape, t->ndim));
 		}
-		ptsave_add(pt, list, group);
+		value_append(s->a, list, group);
 	}
 	return list;
 }
 
-static struct value *shared_params(const struct save *s, struct ptsave *pt)
+static struct value *shared_params(const struct save *s)
 {
-	struct value *dict = ptsave_dict(pt);
+	struct value *dict = value_new(s->a, VALUE_DICT);
 
 	if (s->zero->comm->rank == 0 && has_head(s) && !save_as_megatron(s))
-		ptsave_set(pt, dict, HEAD, s->zero->model->params[0].name);
+		value_put(s->a, dict, HEAD, s->zero->model->params[0].name);
 	return dict;
 }
 
-static struct value *lr_scheduler(const struct save *s, struct ptsave *pt)
+static struct value *lr_scheduler(const struct save *s)
 {
 	if (save_as_megatron(s))
-		return save_megatron_schedule(s, pt);
+		return save_megatron_schedule(s);
 	if (s->o->config->schedule.kind == SCHEDULE_CONSTANT)
-		return ptsave_none(pt);
-	return ptsave_dict_of(pt, "last_batch_iteration", s->zero->step - 1);
-}
-
-static struct value *degrees(const struct save *s, struct ptsave *pt)
-{
-	return ptsave_dict_of(pt, "pp_degree", s->zero->model->part.stages, "tp_degree",
-			      s->zero->tensor->size);
-}
-
-/* The dict that training scripts pass as client_state. */
-static void add_client_state(const struct save *s, struct ptsave *pt, struct value *root)
-{
-	if (!save_as_megatron(s))
-		ptsave_set(pt, root, "iteration", s->o->step);
-	ptsave_set(pt, root, KEY_UC_INFO, save_universal_info(s, pt));
-	if (save_as_megatron(s))
-		save_megatron_state(s, pt, root);
+		return value_new(s->a, VALUE_NONE);
+	return value_dict_of(s->a, "last_batch_iteration", s->zero->step - 1);
 }
 
 /* A pipeline's weights are in files of their own, a layer's in each. */
-static struct value *module_of(const struct save *s, struct ptsave *pt)
+static struct value *module_of(const struct save *s)
 {
 	switch (s->form->naming.family) {
 	case NAMING_MEGATRON:
-		return ptsave_none(pt);
+		return value_new(s->a, VALUE_NONE);
 	case NAMING_MEGATRON_MODEL:
-		return save_megatron_module(s, pt);
+		return save_megatron_module(s);
 	case NAMING_HF:
 		break;
 	}
-	return module(s, pt);
+	return module(s);
 }
 
-/* What only stages 2 and 3 have. */
-static struct value *frozen(const struct save *s, struct ptsave *pt)
-{
-	return s->zero->stage > 1 ? ptsave_ordered_dict(pt) : ptsave_none(pt);
-}
-
-static struct value *model_states(const struct save *s, struct ptsave *pt)
+static struct value *model_states(const struct save *s)
 {
 	const struct config *c = s->o->config;
 	const struct zero *z = s->zero;
-	struct value *root = ptsave_dict(pt);
+	struct value *none = value_new(s->a, VALUE_NONE), *root;
+	const struct value_field fields[] = {
+		{ "module", module_of(s) },
+		{ "buffer_names", value_new(s->a, VALUE_LIST) },
+		{ "optimizer", z->stage ? none : save_whole_optimizer(s) },
+		{ "param_shapes", z->stage ? param_shapes(s) : none },
+		{ KEY_FROZEN_SHAPES, z->stage > 1 ? value_new_ordered(s->a) : none },
+		{ KEY_SHARED_PARAMS, z->stage ? shared_params(s) : none },
+		{ KEY_FROZEN_FRAGMENTS, z->stage > 1 ? value_new_ordered(s->a) : none },
+		{ "lr_scheduler", lr_scheduler(s) },
+		{ "data_sampler", none },
+		{ "random_ltd", none },
+		{ "skipped_steps", value_of(s->a, s->o->skipped) },
+		{ "global_steps", value_of(s->a, s->o->step) },
+		{ "global_samples", value_of(s->a, s->o->step * c->batch) },
+		{ "dp_world_size", value_of(s->a, z->comm->size) },
+		{ "mp_world_size", value_of(s->a, z->world->size / z->comm->size) },
+		{ "checkpoint_parallel_dimensions",
+		  value_dict_of(s->a, "pp_degree", z->model->part.stages, "tp_degree",
+				z->tensor->size) },
+		{ KEY_DS_CONFIG, save_dsconfig(s->a, c) },
+		{ KEY_DS_VERSION, value_of(s->a, NAMES_DS_VERSION) },
+		/* What training scripts pass as client_state. */
+		{ "iteration", save_as_megatron(s) ? NULL : value_of(s->a, s->o->step) },
+		{ KEY_UC_INFO, save_universal_info(s) },
+	};
 
-	ptsave_set(pt, root, "module", module_of(s, pt));
-	ptsave_set(pt, root, "buffer_names", ptsave_list(pt));
-	ptsave_set(pt, root, "optimizer", z->stage ? ptsave_none(pt) : save_whole_optimizer(s, pt));
-	ptsave_set(pt, root, "param_shapes", z->stage ? param_shapes(s, pt) : ptsave_none(pt));
-	ptsave_set(pt, root, "frozen_param_shapes", frozen(s, pt));
-	ptsave_set(pt, root, KEY_SHARED_PARAMS, z->stage ? shared_params(s, pt) : ptsave_none(pt));
-	ptsave_set(pt, root, "frozen_param_fragments", frozen(s, pt));
-	ptsave_set(pt, root, "lr_scheduler", lr_scheduler(s, pt));
-	ptsave_set(pt, root, "data_sampler", ptsave_none(pt));
-	ptsave_set(pt, root, "random_ltd", ptsave_none(pt));
-	ptsave_set(pt, root, "skipped_steps", s->o->skipped);
-	ptsave_set(pt, root, "global_steps", s->o->step);
-	ptsave_set(pt, root, "global_samples", s->o->step * c->batch);
-	ptsave_set(pt, root, "dp_world_size", z->comm->size);
-	ptsave_set(pt, root, "mp_world_size", z->world->size / z->comm->size);
-	ptsave_set(pt, root, "checkpoint_parallel_dimensions", degrees(s, pt));
-	ptsave_set(pt, root, KEY_DS_CONFIG, save_dsconfig(pt, c));
-	ptsave_set(pt, root, KEY_DS_VERSION, NAMES_DS_VERSION);
-	add_client_state(s, pt, root);
+	root = value_new_fields(s->a, fields, COUNT(fields));
+	if (save_as_megatron(s))
+		save_megatron_state(s, root);
 	return root;
 }
 
 void save_model(const struct save *s, struct save_file *f)
 {
-	const unsigned part = save_part(s), rank = s->zero->comm->rank;
+	const struct ckname id = { .kind = s->zero->stage == 3 ? TAG_FILE_MODEL3 : TAG_FILE_MODEL,
+				   .dp = s->zero->comm->rank,
+				   .mp = save_part(s) };
 
-	if (s->zero->stage < 3 && rank != 0)
+	if (id.kind == TAG_FILE_MODEL && id.dp)
 		return;
-	if (s->zero->stage < 3)
-		snprintf(f->name, sizeof(f->name), "mp_rank_%02u_model_states.pt", part);
-	else
-		snprintf(f->name, sizeof(f->name), "zero_pp_rank_%u_mp_rank_%02u_model_states.pt",
-			 rank, part);
-	f->root = model_states(s, &f->pt);
+	names_format(id, false, f->name);
+	f->root = model_states(s);
 }

@@ -19,23 +19,34 @@ struct torch_generator {
 	double normal[5]; /* what is left over of normal numbers */
 };
 
-/* random.getstate() */
-static struct value *python_state(struct ptsave *pt, const struct rng *t)
+/* The result of callable(*args), to which `state` was given (NULL: none). */
+static struct value *apply(struct arena *a, const char *module, const char *name,
+			   struct value *args, struct value *state)
 {
-	struct value *words = ptsave_tuple(pt);
+	struct value *v = value_new_reduce(a, value_new_global(a, module, name), args);
+
+	if (v)
+		v->obj->state = state;
+	return v;
+}
+
+/* random.getstate() */
+static struct value *python_state(struct arena *a, const struct rng *t)
+{
+	struct value *words = value_new(a, VALUE_TUPLE);
 
 	for (unsigned i = 0; i < RNG_WORDS; i++)
-		ptsave_add(pt, words, t->state[i]);
-	ptsave_add(pt, words, RNG_WORDS);
-	return ptsave_tuple_of(pt, 3u, words, ptsave_none(pt));
+		value_append(a, words, t->state[i]);
+	value_append(a, words, RNG_WORDS);
+	return value_tuple_of(a, 3u, words, value_new(a, VALUE_NONE));
 }
 
 /* The bytes `p`, as protocol 2 writes them: encoded from a string with a character for each. */
-static struct value *bytes_value(struct ptsave *pt, const void *p, size_t n)
+static struct value *bytes_value(struct arena *a, const void *p, size_t n)
 {
 	const uint8_t *const bytes = p;
-	struct value *text = value_new_str(&pt->arena, "");
-	char *const utf8 = arena_alloc(&pt->arena, 2 * n + 1);
+	struct value *text = value_new_str(a, "");
+	char *const utf8 = arena_alloc(a, 2 * n + 1);
 	size_t len = 0;
 
 	if (!utf8 || !text)
@@ -47,77 +58,75 @@ static struct value *bytes_value(struct ptsave *pt, const void *p, size_t n)
 	}
 	utf8[len] = '\0';
 	text->str = (struct value_str){ utf8, len };
-	return ptsave_apply(pt, "_codecs", "encode", ptsave_tuple_of(pt, text, "latin1"), NULL);
+	return apply(a, "_codecs", "encode", value_tuple_of(a, text, "latin1"), NULL);
 }
 
 /* numpy.dtype('<u4') */
-static struct value *words_dtype(struct ptsave *pt)
+static struct value *words_dtype(struct arena *a)
 {
-	struct value *none = ptsave_none(pt);
+	struct value *none = value_new(a, VALUE_NONE);
 
-	return ptsave_apply(
-		pt, "numpy", "dtype", ptsave_tuple_of(pt, "u4", (bool)false, (bool)true),
-		ptsave_tuple_of(pt, 3u, "<", none, none, none, INT64_C(-1), INT64_C(-1), 0u));
+	return apply(a, "numpy", "dtype", value_tuple_of(a, "u4", (bool)false, (bool)true),
+		     value_tuple_of(a, 3u, "<", none, none, none, INT64_C(-1), INT64_C(-1), 0u));
 }
 
 /* An array of the words.  All versions of numpy find this function by this name. */
-static struct value *words_array(struct ptsave *pt, const struct rng *t)
+static struct value *words_array(struct arena *a, const struct rng *t)
 {
-	return ptsave_apply(pt, "numpy.core.multiarray", "_reconstruct",
-			    ptsave_tuple_of(pt, value_new_global(&pt->arena, "numpy", "ndarray"),
-					    ptsave_tuple_of(pt, 0u), bytes_value(pt, "b", 1)),
-			    ptsave_tuple_of(pt, 1u, ptsave_tuple_of(pt, RNG_WORDS), words_dtype(pt),
-					    (bool)false,
-					    bytes_value(pt, t->state, sizeof(t->state))));
+	return apply(a, "numpy.core.multiarray", "_reconstruct",
+		     value_tuple_of(a, value_new_global(a, "numpy", "ndarray"),
+				    value_tuple_of(a, 0u), bytes_value(a, "b", 1)),
+		     value_tuple_of(a, 1u, value_tuple_of(a, RNG_WORDS), words_dtype(a),
+				    (bool)false, bytes_value(a, t->state, sizeof(t->state))));
 }
 
 /* numpy.random.get_state() */
-static struct value *numpy_state(struct ptsave *pt, const struct rng *t)
+static struct value *numpy_state(struct arena *a, const struct rng *t)
 {
-	return ptsave_tuple_of(pt, "MT19937", words_array(pt, t), RNG_WORDS, 0u, 0.0);
+	return value_tuple_of(a, "MT19937", words_array(a, t), RNG_WORDS, 0u, 0.0);
 }
 
-static struct value *bytes_tensor(struct ptsave *pt, const void *p, uint64_t n)
+static struct value *bytes_tensor(const struct save *s, const void *p, uint64_t n)
 {
 	const struct ptsave_storage own = { .dtype = DTYPE_U8,
 					    .numel = n,
-					    .p = arena_copy(&pt->arena, p, n) };
+					    .p = arena_copy(s->a, p, n) };
 
-	return ptsave_tensor(pt, own, &n, 1);
+	return ptsave_tensor(s->pt, own, &n, 1);
 }
 
-static struct value *torch_state(struct ptsave *pt, const struct rng *t)
+static struct value *torch_state(const struct save *s, const struct rng *t)
 {
 	struct torch_generator g = { .seed = t->state[0], .left = 1, .seeded = 1 };
 
 	for (unsigned i = 0; i < RNG_WORDS; i++)
 		g.words[i] = t->state[i];
-	return bytes_tensor(pt, &g, sizeof(g));
+	return bytes_tensor(s, &g, sizeof(g));
 }
 
 /* The state of a generator on the device: seed and offset. */
-static struct value *device_state(const struct save *s, struct ptsave *pt, const struct rng *t)
+static struct value *device_state(const struct save *s, const struct rng *t)
 {
 	const uint64_t state[2] = { t->state[0] };
 
-	return s->zero->backend->on_host ? torch_state(pt, t)
-					 : bytes_tensor(pt, state, sizeof(state));
+	return s->zero->backend->on_host ? torch_state(s, t)
+					 : bytes_tensor(s, state, sizeof(state));
 }
 
-struct value *save_megatron_rng(const struct save *s, struct ptsave *pt)
+struct value *save_megatron_rng(const struct save *s)
 {
 	const struct gpt2_part *part = &s->zero->model->part;
 	const uint64_t seed = splitmix64(s->o->config->seed, s->o->step + 1);
-	struct value *dict = ptsave_dict(pt);
+	struct value *dict = value_new(s->a, VALUE_DICT);
 	struct rng of_stage, of_part;
 
 	rng_seed(&of_stage, (uint32_t)splitmix64(seed, part->stage + 1));
 	rng_seed(&of_part, (uint32_t)splitmix64(~seed, save_part(s) + 1));
-	ptsave_set(pt, dict, "random_rng_state", python_state(pt, &of_stage));
-	ptsave_set(pt, dict, "np_rng_state", numpy_state(pt, &of_stage));
-	ptsave_set(pt, dict, "torch_rng_state", torch_state(pt, &of_stage));
-	ptsave_set(pt, dict, "cuda_rng_state", device_state(s, pt, &of_stage));
-	ptsave_set(pt, dict, "rng_tracker_states",
-		   ptsave_dict_of(pt, "model-parallel-rng", device_state(s, pt, &of_part)));
-	return ptsave_list_of(pt, dict);
+	value_put(s->a, dict, "random_rng_state", python_state(s->a, &of_stage));
+	value_put(s->a, dict, "np_rng_state", numpy_state(s->a, &of_stage));
+	value_put(s->a, dict, "torch_rng_state", torch_state(s, &of_stage));
+	value_put(s->a, dict, "cuda_rng_state", device_state(s, &of_stage));
+	value_put(s->a, dict, "rng_tracker_states",
+		   value_dict_of(s->a, "model-parallel-rng", device_state(s, &of_part)));
+	return value_list_of(s->a, dict);
 }

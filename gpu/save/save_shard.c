@@ -7,14 +7,10 @@
  * Inside is the state dict of the optimizer that the run resumed, since kinds of Adam store their
  * step in different places.
  */
-#include <assert.h>
-#include <stdio.h>
-
-#include "ckpt/format/names.h"
+#include "ckpt/base/array.h"
+#include "ckpt/format/deepspeed.h"
 #include "gpu/save/save_impl.h"
 #include "gpu/zero/optimizer.h"
-
-#define LOSS_SCALER_MODULE "deepspeed.runtime.fp16.loss_scaler"
 
 /* `numel` floats of the form at `p`. */
 static struct ptsave_storage floats(const struct save *s, const float *p, uint64_t numel)
@@ -25,111 +21,92 @@ static struct ptsave_storage floats(const struct save *s, const float *p, uint64
 }
 
 /* A state of a group: of its i-th tensor, in its shape, without ZeRO, else this rank's part. */
-static struct value *group_state(const struct save *s, struct ptsave *pt,
-				 const struct form_group *g, const float *state, size_t i)
+static struct value *group_state(const struct save *s, const struct form_group *g,
+				 const float *state, size_t i)
 {
 	const struct naming_tensor *t = &s->form->tensors[g->tensors[i]].t;
 	const uint64_t n = g->partition.size;
 
 	if (s->zero->stage)
-		return ptsave_tensor(pt, floats(s, state, n), &n, 1);
-	return ptsave_tensor(pt, floats(s, state + g->partition.start[i], t->numel), t->shape,
+		return ptsave_tensor(s->pt, floats(s, state, n), &n, 1);
+	return ptsave_tensor(s->pt, floats(s, state + g->partition.start[i], t->numel), t->shape,
 			     t->ndim);
 }
 
-/* The masters, of which `numel` are shown. */
-static struct value *flat_masters(const struct save *s, struct ptsave *pt,
-				  const struct form_group *g, uint64_t numel)
+/* The masters, with their padding or without. */
+static struct value *flat_masters(const struct save *s, const struct form_group *g, bool padded)
 {
 	const uint64_t n = g->partition.size;
+	const uint64_t numel = padded ? n : partition_filled(&g->partition, s->zero->part);
 
-	assert(numel <= n);
-	return ptsave_view(pt, ptsave_storage(pt, floats(s, g->master, n)), 0, &numel, 1, true);
+	return ptsave_view(s->pt, ptsave_storage(s->pt, floats(s, g->master, n)), 0, &numel, 1, true);
 }
 
-static struct value *step_value(const struct save *s, struct ptsave *pt)
+static struct value *step_value(const struct save *s)
 {
-	float *step;
+	const float step = (float)s->zero->step;
+	struct ptsave_storage own = { .dtype = DTYPE_F32, .numel = 1 };
 
 	if (s->zero->optimizer.flavor != OPTIMIZER_TORCH)
-		return value_new_int(&pt->arena, (int64_t)s->zero->step);
-	step = arena_alloc(&pt->arena, sizeof(*step));
-	if (!step)
-		return NULL;
-	*step = (float)s->zero->step;
-	return ptsave_tensor(
-		pt, (struct ptsave_storage){ .dtype = DTYPE_F32, .numel = 1, .p = step }, NULL, 0);
-}
-
-/* The flags of torch.optim.Adam, which AdamW shares. */
-static void add_torch_flags(struct ptsave *pt, struct value *group)
-{
-	ptsave_set(pt, group, "amsgrad", (bool)false);
-	ptsave_set(pt, group, "maximize", (bool)false);
-	ptsave_set(pt, group, "foreach", ptsave_none(pt));
-	ptsave_set(pt, group, "capturable", (bool)false);
-	ptsave_set(pt, group, "differentiable", (bool)false);
-	ptsave_set(pt, group, "fused", ptsave_none(pt));
-}
-
-/* A parameter group to be filled, with what Megatron adds to its own, by which its scheduler sets
- * their decay. */
-static struct value *new_group(const struct save *s, struct ptsave *pt, bool decays)
-{
-	if (!save_as_megatron(s))
-		return ptsave_dict(pt);
-	return ptsave_dict_of(pt, "name", decays ? "wd_no_scale_lr" : "no_wd_no_scale_lr",
-			      "wd_mult", decays ? 1.0 : 0.0, "lr_mult", 1.0);
+		return value_of(s->a, s->zero->step);
+	own.p = arena_copy(s->a, &step, sizeof(step));
+	return ptsave_tensor(s->pt, own, NULL, 0);
 }
 
 /* Group number `k` of param_groups, of tensors from `first` on, before `end`. */
-static struct value *param_group(const struct save *s, struct ptsave *pt, unsigned k, size_t first,
-				 size_t end)
+static struct value *param_group(const struct save *s, unsigned k, size_t first, size_t end)
 {
 	const struct optimizer_config *o = &s->zero->optimizer;
 	const double lr = lr_schedule_lr(&s->o->config->schedule, o->lr, s->zero->step + 1);
-	const bool matrices = k == NAMING_DECAYED;
-	struct value *group = new_group(s, pt, matrices && o->decay != DECAY_NONE);
-	struct value *params = ptsave_list(pt);
+	const bool matrices = k == NAMING_DECAYED, torch = o->flavor == OPTIMIZER_TORCH;
+	const bool decays = matrices && o->decay != DECAY_NONE, meg = save_as_megatron(s);
+	struct value *none = value_new(s->a, VALUE_NONE), *no = value_new_bool(s->a, false);
+	struct value *params = value_new(s->a, VALUE_LIST);
+	const struct value_field fields[] = {
+		/* Megatron's scheduler sets the decay of its groups by these. */
+		{ "name", meg ? value_of(s->a, decays ? "wd_no_scale_lr" : "no_wd_no_scale_lr")
+			      : NULL },
+		{ "wd_mult", meg ? value_of(s->a, decays ? 1.0 : 0.0) : NULL },
+		{ "lr_mult", meg ? value_of(s->a, 1.0) : NULL },
+		{ "lr", value_of(s->a, lr) },
+		{ "betas", value_tuple_of(s->a, o->beta1, o->beta2) },
+		{ "eps", value_of(s->a, o->eps) },
+		{ "weight_decay", value_of(s->a, optimizer_decay(o, matrices)) },
+		{ "bias_correction", torch ? NULL : value_of(s->a, (bool)true) },
+		{ "amsgrad", no },
+		{ "maximize", torch ? no : NULL },
+		{ "foreach", torch ? none : NULL },
+		{ "capturable", torch ? no : NULL },
+		{ "differentiable", torch ? no : NULL },
+		{ "fused", torch ? none : NULL },
+		/* torch's Adam reads it; in groups of the others only we do. */
+		{ "decoupled_weight_decay", value_of(s->a, (bool)(o->kind == OPTIMIZER_ADAMW)) },
+		{ "step", o->flavor == OPTIMIZER_APEX ? step_value(s) : NULL },
+		{ "params", params },
+	};
 
-	ptsave_set(pt, group, "lr", lr);
-	ptsave_set(pt, group, "betas", ptsave_tuple_of(pt, o->beta1, o->beta2));
-	ptsave_set(pt, group, "eps", o->eps);
-	ptsave_set(pt, group, "weight_decay", optimizer_decay(o, matrices));
-	if (o->flavor == OPTIMIZER_TORCH) {
-		add_torch_flags(pt, group);
-	} else {
-		ptsave_set(pt, group, "bias_correction", (bool)true);
-		ptsave_set(pt, group, "amsgrad", (bool)false);
-	}
-	/* torch's Adam reads it; in groups of the others only we do. */
-	ptsave_set(pt, group, "decoupled_weight_decay", (bool)(o->kind == OPTIMIZER_ADAMW));
-	if (o->flavor == OPTIMIZER_APEX)
-		ptsave_set(pt, group, "step", step_value(s, pt));
 	for (size_t i = first; i < end; i++)
-		ptsave_add(pt, params, i);
-	ptsave_set(pt, group, "params", params);
-	return group;
+		value_append(s->a, params, i);
+	return value_new_fields(s->a, fields, COUNT(fields));
 }
 
 /* {step, exp_avg, exp_avg_sq} of a group: of its i-th tensor without ZeRO, else of its one flat
  * tensor. */
-static struct value *adam_state(const struct save *s, struct ptsave *pt, const struct form_group *g,
-				size_t i)
+static struct value *adam_state(const struct save *s, const struct form_group *g, size_t i)
 {
-	struct value *dict = ptsave_dict(pt);
+	const struct value_field fields[] = {
+		{ "step", s->zero->optimizer.flavor == OPTIMIZER_APEX ? NULL : step_value(s) },
+		{ "exp_avg", group_state(s, g, g->exp_avg, i) },
+		{ "exp_avg_sq", group_state(s, g, g->exp_avg_sq, i) },
+	};
 
-	if (s->zero->optimizer.flavor != OPTIMIZER_APEX)
-		ptsave_set(pt, dict, "step", step_value(s, pt));
-	ptsave_set(pt, dict, "exp_avg", group_state(s, pt, g, g->exp_avg, i));
-	ptsave_set(pt, dict, "exp_avg_sq", group_state(s, pt, g, g->exp_avg_sq, i));
-	return dict;
+	return value_new_fields(s->a, fields, COUNT(fields));
 }
 
 /* torch's optimizer, which numbers its tensors through all groups. */
-static struct value *torch_optimizer(const struct save *s, struct ptsave *pt)
+static struct value *torch_optimizer(const struct save *s)
 {
-	struct value *state = ptsave_dict(pt), *groups = ptsave_list(pt);
+	struct value *state = value_new(s->a, VALUE_DICT), *groups = value_new(s->a, VALUE_LIST);
 	size_t first = 0, end;
 
 	for (unsigned k = 0; k < s->form->ngroups; k++, first = end) {
@@ -137,60 +114,41 @@ static struct value *torch_optimizer(const struct save *s, struct ptsave *pt)
 
 		end = first + (s->zero->stage ? 1 : g->n);
 		for (size_t i = first; i < end; i++)
-			value_put(&pt->arena, state, value_new_int(&pt->arena, (int64_t)i),
-				  adam_state(s, pt, g, i - first));
-		ptsave_add(pt, groups, param_group(s, pt, k, first, end));
+			value_put(s->a, state, i, adam_state(s, g, i - first));
+		value_append(s->a, groups, param_group(s, k, first, end));
 	}
-	return ptsave_dict_of(pt, "state", state, KEY_PARAM_GROUPS, groups);
+	return value_dict_of(s->a, "state", state, KEY_PARAM_GROUPS, groups);
 }
 
-static struct value *loss_scaler(const struct save *s, struct ptsave *pt)
+static struct value *loss_scaler(const struct save *s)
 {
 	const struct loss_scaler *sc = s->o->scaler;
-	struct value *state = ptsave_dict(pt);
+	const struct deepspeed_scaler scaler = {
+		.scale = value_of(s->a, sc->scale),
+		.dynamic = sc->dynamic,
+		.iteration = value_of(s->a, sc->iteration),
+		.last_overflow = value_of(s->a, sc->last_overflow),
+		.factor = value_of(s->a, 2.0),
+		.window = value_of(s->a, sc->window),
+		.minimum = value_of(s->a, sc->minimum),
+		.shift = value_of(s->a, sc->hysteresis),
+		.hysteresis = value_of(s->a, sc->patience),
+		.consecutive = value_of(s->a, (bool)false),
+	};
 
-	ptsave_set(pt, state, "cur_scale", sc->scale);
-	ptsave_set(pt, state, "dynamic", sc->dynamic);
-	if (!sc->dynamic)
-		return ptsave_object(pt, LOSS_SCALER_MODULE, "LossScaler", state);
-	ptsave_set(pt, state, "cur_iter", sc->iteration);
-	ptsave_set(pt, state, "last_overflow_iter", sc->last_overflow);
-	ptsave_set(pt, state, "scale_factor", 2.0);
-	ptsave_set(pt, state, "scale_window", sc->window);
-	ptsave_set(pt, state, "min_scale", sc->minimum);
-	ptsave_set(pt, state, "delayed_shift", sc->hysteresis);
-	ptsave_set(pt, state, "cur_hysteresis", sc->patience);
-	ptsave_set(pt, state, "consecutive_hysteresis", (bool)false);
-	ptsave_set(pt, state, "raise_error_at_min_scale", (bool)true);
-	ptsave_set(pt, state, "dtype", value_new_global(&pt->arena, "torch", "float16"));
-	return ptsave_object(pt, LOSS_SCALER_MODULE, "DynamicLossScaler", state);
+	return deepspeed_scaler_object(s->a, &scaler);
 }
 
-static void add_scale(const struct save *s, struct ptsave *pt, struct value *dict)
+static struct value *slices_of(const struct save *s, const struct form_group *g)
 {
-	ptsave_set(pt, dict, "loss_scaler", loss_scaler(s, pt));
-	ptsave_set(pt, dict, "dynamic_loss_scale", s->o->scaler->dynamic);
-	ptsave_set(pt, dict, "overflow", (bool)false);
-}
-
-static struct value *zero_stage(const struct save *s, struct ptsave *pt)
-{
-	return ptsave_apply(pt, "deepspeed.runtime.zero.config", "ZeroStageEnum",
-			    ptsave_tuple_of(pt, s->zero->stage), NULL);
-}
-
-static struct value *slices_of(const struct save *s, struct ptsave *pt, const struct form_group *g)
-{
-	struct value *dict = ptsave_ordered_dict(pt);
+	struct value *dict = value_new_ordered(s->a);
 
 	for (size_t i = 0; i < g->n; i++) {
 		const struct fragment f = partition_fragment(&g->partition, i, s->zero->part);
 
-		if (!f.numel)
-			continue;
-		ptsave_set(pt, dict, s->form->tensors[g->tensors[i]].t.name,
-			   ptsave_object(pt, "deepspeed.utils.tensor_fragment", "fragment_address",
-					 ptsave_dict_of(pt, "numel", f.numel, "start", f.start)));
+		if (f.numel)
+			value_put(s->a, dict, s->form->tensors[g->tensors[i]].t.name,
+				  deepspeed_fragment(s->a, NULL, f.start, f.numel));
 	}
 	return dict;
 }
@@ -202,106 +160,99 @@ static bool is_bf16_optimizer(const struct save *s)
 	return save_as_megatron(s) && s->zero->stage == 1 && s->zero->backend->dtype == DTYPE_BF16;
 }
 
-static struct value *shard_zero12(const struct save *s, struct ptsave *pt)
+/* Append what stages 1 and 2 record of a group. */
+static void add_group(const struct save *s, const struct form_group *g,
+		      const struct deepspeed_shard *to)
 {
-	const bool bf16 = is_bf16_optimizer(s);
-	struct value *masters = ptsave_list(pt), *paddings = ptsave_list(pt);
-	struct value *alignments = ptsave_list(pt), *ranks = ptsave_list(pt);
-	struct value *slices = ptsave_list(pt), *dict = ptsave_dict(pt);
+	struct value *none = value_new(s->a, VALUE_LIST);
 
-	for (unsigned k = 0; k < s->form->ngroups; k++) {
-		const struct form_group *g = &s->form->groups[k];
-		const uint64_t local = g->partition.size;
-		const uint64_t filled = partition_filled(&g->partition, s->zero->part);
-		struct value *none = ptsave_list(pt);
-
-		for (size_t i = 0; i < g->n; i++)
-			ptsave_add(pt, none, 0u);
-		ptsave_add(pt, masters, flat_masters(s, pt, g, bf16 ? local : filled));
-		ptsave_add(pt, paddings, local - filled);
-		ptsave_add(pt, alignments, none);
-		ptsave_add(pt, ranks, s->zero->comm->size);
-		ptsave_add(pt, slices, slices_of(s, pt, g));
-	}
-	if (!bf16)
-		add_scale(s, pt, dict);
-	ptsave_set(pt, dict, "clip_grad", s->o->config->gradient_clipping);
-	ptsave_set(pt, dict, KEY_BASE_OPTIMIZER_STATE, torch_optimizer(s, pt));
-	ptsave_set(pt, dict, KEY_FP32_GROUPS, masters);
-	if (!bf16)
-		ptsave_set(pt, dict, KEY_ZERO_STAGE, zero_stage(s, pt));
-	ptsave_set(pt, dict, KEY_GROUP_PADDINGS, paddings);
-	if (!bf16)
-		ptsave_set(pt, dict, "param_alignment_paddings", alignments);
-	ptsave_set(pt, dict, KEY_PARTITION_COUNT, ranks);
-	ptsave_set(pt, dict, KEY_DS_VERSION, NAMES_DS_VERSION);
-	ptsave_set(pt, dict, KEY_PARAM_SLICE_MAPPINGS, slices);
-	return dict;
+	for (size_t i = 0; i < g->n; i++)
+		value_append(s->a, none, 0u);
+	value_append(s->a, to->paddings,
+		     g->partition.size - partition_filled(&g->partition, s->zero->part));
+	if (to->alignments)
+		value_append(s->a, to->alignments, none);
+	value_append(s->a, to->counts, s->zero->comm->size);
+	value_append(s->a, to->slices, slices_of(s, g));
 }
 
-static struct value *shard_zero3(const struct save *s, struct ptsave *pt)
+static struct value *shard_dict(const struct save *s)
 {
-	const struct form_group *g = s->form->groups;
-	struct value *dict = ptsave_dict(pt);
+	const bool bf16 = is_bf16_optimizer(s), zero3 = s->zero->stage == 3;
+	struct deepspeed_shard x = { .zero3 = zero3,
+				     .base = torch_optimizer(s),
+				     .masters = value_new(s->a, VALUE_LIST) };
 
-	assert(s->form->ngroups == 1);
-	ptsave_set(pt, dict, KEY_ZERO_STAGE, zero_stage(s, pt));
-	add_scale(s, pt, dict);
-	ptsave_set(pt, dict, KEY_PARTITION_COUNT, s->zero->comm->size);
-	ptsave_set(pt, dict, KEY_OPTIMIZER_STATE_DICT, torch_optimizer(s, pt));
-	ptsave_set(pt, dict, KEY_FP32_FLAT_GROUPS,
-		   ptsave_list_of(pt, flat_masters(s, pt, g, g->partition.size)));
-	return dict;
+	if (!bf16) {
+		x.stage = deepspeed_stage(s->a, NULL, s->zero->stage);
+		x.loss_scaler = loss_scaler(s);
+		x.dynamic_loss_scale = value_of(s->a, s->o->scaler->dynamic);
+		x.overflow = value_of(s->a, (bool)false);
+	}
+	if (zero3) {
+		x.counts = value_of(s->a, s->zero->comm->size);
+	} else {
+		x.clip_grad = value_of(s->a, s->o->config->gradient_clipping);
+		x.paddings = value_new(s->a, VALUE_LIST);
+		x.alignments = bf16 ? NULL : value_new(s->a, VALUE_LIST);
+		x.counts = value_new(s->a, VALUE_LIST);
+		x.version = value_of(s->a, NAMES_DS_VERSION);
+		x.slices = value_new(s->a, VALUE_LIST);
+	}
+	for (unsigned k = 0; k < s->form->ngroups; k++) {
+		const struct form_group *g = &s->form->groups[k];
+
+		value_append(s->a, x.masters, flat_masters(s, g, bf16 || zero3));
+		if (!zero3)
+			add_group(s, g, &x);
+	}
+	return deepspeed_shard_dict(s->a, &x);
 }
 
 void save_shard(const struct save *s, struct save_file *f)
 {
 	const struct zero *z = s->zero;
-	struct ptsave *pt = &f->pt;
+	const struct ckname id = { TAG_FILE_OPTIM, .dp = z->comm->rank, .mp = save_part(s) };
 
 	if (z->stage == 0)
 		return;
-	snprintf(f->name, sizeof(f->name), "%szero_pp_rank_%u_mp_rank_%02u_optim_states.pt",
-		 z->backend->dtype == DTYPE_BF16 ? "bf16_" : "", z->comm->rank, save_part(s));
-	f->root = ptsave_dict(pt);
-	ptsave_set(pt, f->root, KEY_OPTIMIZER_STATE_DICT,
-		   z->stage == 3 ? shard_zero3(s, pt) : shard_zero12(s, pt));
-	ptsave_set(pt, f->root, KEY_DS_CONFIG, save_dsconfig(pt, s->o->config));
-	ptsave_set(pt, f->root, KEY_DS_VERSION, NAMES_DS_VERSION);
+	names_format(id, z->backend->dtype == DTYPE_BF16, f->name);
+	f->root = deepspeed_shard_file(s->a, shard_dict(s), save_dsconfig(s->a, s->o->config));
 }
 
-static struct value *whole_masters(const struct save *s, struct ptsave *pt)
+static struct value *whole_masters(const struct save *s)
 {
-	struct value *groups = ptsave_list(pt);
+	struct value *groups = value_new(s->a, VALUE_LIST);
 
 	for (unsigned k = 0; k < s->form->ngroups; k++) {
 		const struct form_group *g = &s->form->groups[k];
-		struct value *group = ptsave_list(pt);
+		struct value *group = value_new(s->a, VALUE_LIST);
 
 		for (size_t i = 0; i < g->n; i++)
-			ptsave_add(pt, group, group_state(s, pt, g, g->master, i));
-		ptsave_add(pt, groups, group);
+			value_append(s->a, group, group_state(s, g, g->master, i));
+		value_append(s->a, groups, group);
 	}
 	return groups;
 }
 
-struct value *save_whole_optimizer(const struct save *s, struct ptsave *pt)
+struct value *save_whole_optimizer(const struct save *s)
 {
 	const struct loss_scaler *sc = s->o->scaler;
-	struct value *dict;
+	const bool dynamic = sc->dynamic;
 
 	if (s->zero->backend->dtype == DTYPE_F32)
-		return torch_optimizer(s, pt);
-	dict = ptsave_dict(pt);
-	ptsave_set(pt, dict, "dynamic_loss_scale", sc->dynamic);
-	ptsave_set(pt, dict, "cur_scale", sc->scale);
-	ptsave_set(pt, dict, "cur_iter", sc->iteration);
-	if (sc->dynamic) {
-		ptsave_set(pt, dict, "last_overflow_iter", sc->last_overflow);
-		ptsave_set(pt, dict, "scale_factor", 2.0);
-		ptsave_set(pt, dict, "scale_window", sc->window);
-	}
-	ptsave_set(pt, dict, KEY_OPTIMIZER_STATE_DICT, torch_optimizer(s, pt));
-	ptsave_set(pt, dict, "fp32_groups", whole_masters(s, pt));
-	return dict;
+		return torch_optimizer(s);
+
+	const struct value_field fields[] = {
+		{ "dynamic_loss_scale", value_of(s->a, dynamic) },
+		{ "cur_scale", value_of(s->a, sc->scale) },
+		{ "cur_iter", value_of(s->a, sc->iteration) },
+		{ "last_overflow_iter", dynamic ? value_of(s->a, sc->last_overflow) : NULL },
+		{ "scale_factor", dynamic ? value_of(s->a, 2.0) : NULL },
+		{ "scale_window", dynamic ? value_of(s->a, sc->window) : NULL },
+		{ KEY_OPTIMIZER_STATE_DICT, torch_optimizer(s) },
+		{ "fp32_groups", whole_masters(s) },
+	};
+
+	return value_new_fields(s->a, fields, COUNT(fields));
 }

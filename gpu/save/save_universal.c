@@ -65,57 +65,56 @@ static const struct patterns families[] = {
 	},
 };
 
-static void add_list(struct ptsave *pt, struct value *info, const char *key,
+static void add_list(struct arena *a, struct value *info, const char *key,
 		     const char *const *patterns)
 {
-	struct value *list = ptsave_list(pt);
+	struct value *list = value_new(a, VALUE_LIST);
 
 	for (; *patterns; patterns++)
-		ptsave_add(pt, list, *patterns);
-	ptsave_set(pt, info, key, list);
+		value_append(a, list, *patterns);
+	value_put(a, info, key, list);
 }
 
 /* The widths of a third on all ranks. */
-static struct value *rank_widths(const struct gpt2_part *part, struct ptsave *pt)
+static struct value *rank_widths(struct arena *a, const struct gpt2_part *part)
 {
-	struct value *list = ptsave_list(pt);
+	struct value *list = value_new(a, VALUE_LIST);
 
 	for (unsigned i = 0; i < part->size; i++)
-		ptsave_add(pt, list, part->width);
+		value_append(a, list, part->width);
 	return list;
 }
 
 /* Queries, keys and values are cut each by itself, along the rows of Megatron's weights and the
  * columns of ours. */
-static void add_thirds(const struct save *s, struct ptsave *pt, struct value *list,
-		       struct value *widths, const char *pattern, unsigned ndim)
+static void add_thirds(const struct save *s, struct value *list, struct value *widths,
+		       const char *pattern, unsigned ndim)
 {
 	const struct gpt2 *m = s->zero->model;
 	const unsigned width = m->config.n_embd;
 	const unsigned cut = save_as_megatron(s) ? 0 : ndim - 1;
-	struct value *shape = ptsave_tuple(pt);
+	struct value *shape = value_new(s->a, VALUE_TUPLE);
 
 	for (unsigned i = 0; i < ndim; i++)
-		ptsave_add(pt, shape,
-			   i == cut ? ptsave_tuple_of(pt, width, width, width)
-				    : value_new_int(&pt->arena, width));
-	ptsave_add(pt, list,
-		   ptsave_dict_of(pt, "patterns", ptsave_list_of(pt, pattern), "shape", shape,
-				  "partition_dim", cut));
-	ptsave_set(pt, widths, pattern,
-		   ptsave_list_of(pt, rank_widths(&m->part, pt), rank_widths(&m->part, pt),
-				  rank_widths(&m->part, pt)));
+		value_append(s->a, shape,
+			     i == cut ? value_tuple_of(s->a, width, width, width)
+				      : value_new_int(s->a, width));
+	value_append(s->a, list,
+		     value_dict_of(s->a, "patterns", value_list_of(s->a, pattern), "shape", shape,
+				   "partition_dim", cut));
+	value_put(s->a, widths, pattern,
+		  value_list_of(s->a, rank_widths(s->a, &m->part), rank_widths(s->a, &m->part),
+				rank_widths(s->a, &m->part)));
 }
 
-static void add_sub_params(const struct save *s, struct ptsave *pt, struct value *info,
-			   const char *const qkv[2])
+static void add_sub_params(const struct save *s, struct value *info, const char *const qkv[2])
 {
-	struct value *list = ptsave_list(pt), *widths = ptsave_dict(pt);
+	struct value *list = value_new(s->a, VALUE_LIST), *widths = value_new(s->a, VALUE_DICT);
 
-	add_thirds(s, pt, list, widths, qkv[0], 2);
-	add_thirds(s, pt, list, widths, qkv[1], 1);
-	ptsave_set(pt, info, "parameter_with_sub_params", list);
-	ptsave_set(pt, info, "sub_param_shard_widths", widths);
+	add_thirds(s, list, widths, qkv[0], 2);
+	add_thirds(s, list, widths, qkv[1], 1);
+	value_put(s->a, info, "parameter_with_sub_params", list);
+	value_put(s->a, info, "sub_param_shard_widths", widths);
 }
 
 /*
@@ -124,8 +123,7 @@ static void add_sub_params(const struct save *s, struct ptsave *pt, struct value
  * and is trained: without a pattern it stays, and a run with the same padding loses nothing.
  * Megatron's pattern is always there.
  */
-static void add_vocabulary(const struct save *s, struct ptsave *pt, struct value *info,
-			   const char *const *patterns)
+static void add_vocabulary(const struct save *s, struct value *info, const char *const *patterns)
 {
 	const struct gpt2 *m = s->zero->model;
 	const unsigned words = m->config.vocab_size;
@@ -136,28 +134,29 @@ static void add_vocabulary(const struct save *s, struct ptsave *pt, struct value
 	const uint64_t original =
 		padded && (save_as_megatron(s) || rows == words) ? s->o->vocab_rows : words;
 
-	ptsave_set(pt, info, "original_vocab_size", original);
-	ptsave_set(pt, info, "padded_vocab_size", rows);
+	value_put(s->a, info, "original_vocab_size", original);
+	value_put(s->a, info, "padded_vocab_size", rows);
 	if (cut)
-		add_list(pt, info, "vocabulary_parameter_patterns", patterns);
+		add_list(s->a, info, "vocabulary_parameter_patterns", patterns);
 }
 
-struct value *save_universal_info(const struct save *s, struct ptsave *pt)
+struct value *save_universal_info(const struct save *s)
 {
 	const struct naming *naming = &s->form->naming;
 	const struct patterns *p = &families[naming->family];
 	const bool hf = naming->family == NAMING_HF;
-	struct value *info = ptsave_dict(pt);
+	struct value *info = value_new(s->a, VALUE_DICT);
 
-	ptsave_set(pt, info, "universal_checkpoint_version", 0.4);
-	add_vocabulary(s, pt, info, p->vocabulary);
+	value_put(s->a, info, "universal_checkpoint_version", 0.4);
+	add_vocabulary(s, info, p->vocabulary);
 	if (*p->stages && (!hf || s->zero->model->part.stages > 1))
-		add_list(pt, info, "pipeline_replicated_parameter_patterns", p->stages);
-	add_list(pt, info, "tp_replicated_parameter_patterns", p->replicated);
-	add_list(pt, info, "parameter_with_row_parallelism_patterns", p->second_dimension);
+		add_list(s->a, info, "pipeline_replicated_parameter_patterns", p->stages);
+	add_list(s->a, info, "tp_replicated_parameter_patterns", p->replicated);
+	add_list(s->a, info, "parameter_with_row_parallelism_patterns", p->second_dimension);
 	if (!hf)
-		ptsave_set(pt, info, "parameter_with_2_sub_params_cat_dim_0", ptsave_list(pt));
+		value_put(s->a, info, "parameter_with_2_sub_params_cat_dim_0",
+			  value_new(s->a, VALUE_LIST));
 	if (hf || naming->qkv == NAMING_QKV_THIRDS)
-		add_sub_params(s, pt, info, p->qkv);
+		add_sub_params(s, info, p->qkv);
 	return info;
 }

@@ -91,7 +91,6 @@ uint64_t saver_saved(const struct saver *s)
 /* Build this rank's files: model states, a shard, and layers. */
 static int build_files(struct saver *s, struct errmsg *err)
 {
-	const struct save save = { .zero = s->z, .form = &s->form, .o = &s->o };
 	const unsigned layers =
 		s->form.naming.family == NAMING_MEGATRON ? (unsigned)s->z->model->nunits : 0;
 
@@ -99,10 +98,21 @@ static int build_files(struct saver *s, struct errmsg *err)
 	if (!s->files)
 		return errmsg_nomem(err, NULL);
 	s->nfiles = 2 + layers;
-	save_model(&save, &s->files[0]);
-	save_shard(&save, &s->files[1]);
-	for (unsigned i = 0; i < layers; i++)
-		save_layer(&save, i, &s->files[2 + i]);
+	for (unsigned i = 0; i < s->nfiles; i++) {
+		struct save_file *f = &s->files[i];
+		const struct save save = { .zero = s->z,
+					   .form = &s->form,
+					   .o = &s->o,
+					   .pt = &f->pt,
+					   .a = &f->pt.arena };
+
+		if (i == 0)
+			save_model(&save, f);
+		else if (i == 1)
+			save_shard(&save, f);
+		else
+			save_layer(&save, i - 2, f);
+	}
 	return 0;
 }
 
@@ -143,7 +153,7 @@ static int unsaved(const struct saver *s, int rc, struct errmsg *err)
 /* The first stage: write and sync this rank's files. */
 static int write_files(struct saver *s, struct errmsg *err)
 {
-	char path[PATH_MAX + SAVE_NAME_LEN];
+	char path[PATH_MAX + NAME_MAX + 2];
 	int rc = 0;
 
 	if (s->first)

@@ -286,7 +286,7 @@ static void a_missing_string_is_noted_in_the_arena(void **state)
 	assert_null(value_new_str(&a, NULL));
 	assert_true(a.failed);
 	a.failed = false;
-	assert_false(value_dict_set(&a, dict, NULL, none));
+	assert_false(value_put(&a, dict, (const char *)NULL, none));
 	assert_true(a.failed);
 	arena_done(&a);
 }

@@ -46,7 +46,7 @@ static void set_int(struct value *of, const char *key, int64_t add)
 /* Replace a string without touching others that share it. */
 static void set_text(struct copy *c, struct value *of, const char *key, const char *text)
 {
-	value_dict_set(&c->a, of, key, value_new_str(&c->a, text));
+	value_put(&c->a, of, key, value_new_str(&c->a, text));
 }
 
 /* What a pickle calls when it is loaded. */
@@ -75,7 +75,7 @@ static void grow_chunk(struct copy *c)
 
 	value_append(&c->a, sizes, value_new_int(&c->a, 17));
 	value_append(&c->a, sizes, value_items(value_find(chunk(c, 0), "sizes"))->v[1]);
-	value_dict_set(&c->a, chunk(c, 0), "sizes", sizes);
+	value_put(&c->a, chunk(c, 0), "sizes", sizes);
 }
 
 static void leave_tensor(struct copy *c)
@@ -85,8 +85,8 @@ static void leave_tensor(struct copy *c)
 	value_append(&c->a, offsets, value_new_int(&c->a, INT64_MAX));
 	value_append(&c->a, offsets, value_new_int(&c->a, 0));
 	for (size_t i = 0; i < 4; i++)
-		value_dict_set(&c->a, chunk(c, i), "offsets", offsets);
-	value_dict_set(&c->a, value_find_pairs(c->metadata, "storage_data")->v[0].key->obj->state,
+		value_put(&c->a, chunk(c, i), "offsets", offsets);
+	value_put(&c->a, value_find_pairs(c->metadata, "storage_data")->v[0].key->obj->state,
 		       "offset", offsets);
 	set_text(c, value_find_pairs(c->metadata, "storage_data")->v[0].key->obj->state, "fqn",
 		 WEIGHT);
@@ -128,7 +128,7 @@ static void transform(struct copy *c)
 	struct value *list = value_new(&c->a, VALUE_LIST);
 
 	value_append(&c->a, list, value_new_str(&c->a, "stream.zstd/1"));
-	value_dict_set(&c->a, info(c), "transform_descriptors", list);
+	value_put(&c->a, info(c), "transform_descriptors", list);
 }
 
 static void use_safetensors(struct copy *c)
@@ -138,7 +138,7 @@ static void use_safetensors(struct copy *c)
 
 static void replace_entries(struct copy *c)
 {
-	value_dict_set(&c->a, c->metadata, "state_dict_metadata", call(c, "mine", "Items"));
+	value_put(&c->a, c->metadata, "state_dict_metadata", call(c, "mine", "Items"));
 }
 
 static void replace_root(struct copy *c)
@@ -148,12 +148,12 @@ static void replace_root(struct copy *c)
 
 static void replace_file(struct copy *c)
 {
-	value_dict_set(&c->a, info(c), "relative_path", call(c, "mine", "Path"));
+	value_put(&c->a, info(c), "relative_path", call(c, "mine", "Path"));
 }
 
 static void call_system(struct copy *c)
 {
-	value_dict_set(&c->a, c->metadata, "storage_meta", call(c, "os", "system"));
+	value_put(&c->a, c->metadata, "storage_meta", call(c, "os", "system"));
 }
 
 /* Change an element of the path of an entry. */
@@ -333,8 +333,8 @@ static void test_ignored(void **state)
 	struct errmsg err = { "" };
 
 	copy_reset(c);
-	value_dict_set(&c->a, c->metadata, "storage_meta", call(c, "mine", "Meta"));
-	value_dict_set(&c->a, c->metadata, "all_local_plans", call(c, "mine", "Plans"));
+	value_put(&c->a, c->metadata, "storage_meta", call(c, "mine", "Meta"));
+	value_put(&c->a, c->metadata, "all_local_plans", call(c, "mine", "Plans"));
 	copy_commit(c);
 	if (copy_read(c, files, &err))
 		fail_msg("%s", err.text);

@@ -263,7 +263,7 @@ static void an_object_that_is_written_is_read(void **state)
 	uint8_t *copy;
 	int64_t i = 0;
 
-	value_dict_set(&a, v, "step", value_new_int(&a, 4711));
+	value_put(&a, v, "step", value_new_int(&a, 4711));
 	if (legacy_add_object(&b, v, &err) ||
 	    legacy_open_copy(&b, b.len, &pt, &copy, &err))
 		fail_msg("%s", err.text);
@@ -272,7 +272,7 @@ static void an_object_that_is_written_is_read(void **state)
 	ptfile_close(&pt);
 	free(copy);
 	tensor_init(&t, DTYPE_F32, NULL, 0, false);
-	value_dict_set(&a, v, "t", tensor_to_value(&a, &t));
+	value_put(&a, v, "t", tensor_to_value(&a, &t));
 	assert_int_equal(legacy_add_object(&b, v, &err), -ENOTSUP);
 	assert_string_equal(err.text, "contains a tensor");
 	bytebuf_done(&b);

@@ -83,6 +83,26 @@ static void names_tell_kind_and_ranks(void **state)
 	}
 }
 
+static void names_are_formatted_as_deepspeed_does(void **state)
+{
+	static const char *const names[] = {
+		"mp_rank_07_model_states.pt",
+		"mp_rank_100_model_states.pt",
+		"zero_pp_rank_3_mp_rank_01_model_states.pt",
+		"zero_pp_rank_12_mp_rank_03_optim_states.pt",
+		"bf16_zero_pp_rank_5_mp_rank_00_optim_states.pt",
+		"layer_01-model_03-model_states.pt",
+		"layer_12_expert_127_mp_rank_03_model_states.pt",
+		"expp_rank_10_mp_rank_00_optim_states.pt",
+	};
+	char name[NAME_MAX + 1];
+
+	for (size_t i = 0; i < COUNT(names); i++) {
+		names_format(names_parse(names[i]), *names[i] == 'b', name);
+		assert_string_equal(name, names[i]);
+	}
+}
+
 static void touch(const char *dir, const char *fmt, unsigned dp, unsigned mp)
 {
 	char path[4096];
@@ -290,6 +310,7 @@ int main(void)
 {
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(names_tell_kind_and_ranks),
+		cmocka_unit_test(names_are_formatted_as_deepspeed_does),
 		cmocka_unit_test(ranks_are_in_order_of_numbers),
 		cmocka_unit_test(each_hole_in_the_grid_is_told),
 		cmocka_unit_test(experts_are_there_from_the_first_on),

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The order of keys is DeepSpeed's, which a pickle has. */
+#include "ckpt/format/deepspeed.h"
+
+#include "ckpt/base/array.h"
+
+struct value *deepspeed_shard_dict(struct arena *a, const struct deepspeed_shard *s)
+{
+	const bool zero3 = s->zero3;
+	const struct value_field fields[] = {
+		{ KEY_ZERO_STAGE, zero3 ? s->stage : NULL },
+		{ "loss_scaler", s->loss_scaler },
+		{ "dynamic_loss_scale", s->dynamic_loss_scale },
+		{ "overflow", s->overflow },
+		{ "clip_grad", s->clip_grad },
+		{ KEY_PARTITION_COUNT, zero3 ? s->counts : NULL },
+		{ zero3 ? KEY_OPTIMIZER_STATE_DICT : KEY_BASE_OPTIMIZER_STATE, s->base },
+		{ zero3 ? KEY_FP32_FLAT_GROUPS : KEY_FP32_GROUPS, s->masters },
+		{ KEY_ZERO_STAGE, zero3 ? NULL : s->stage },
+		{ KEY_GROUP_PADDINGS, s->paddings },
+		{ "param_alignment_paddings", s->alignments },
+		{ KEY_PARTITION_COUNT, zero3 ? NULL : s->counts },
+		{ KEY_DS_VERSION, s->version },
+		{ KEY_PARAM_SLICE_MAPPINGS, s->slices },
+	};
+
+	return value_new_fields(a, fields, COUNT(fields));
+}
+
+struct value *deepspeed_shard_file(struct arena *a, struct value *dict, struct value *config)
+{
+	return value_dict_of(a, KEY_OPTIMIZER_STATE_DICT, dict, KEY_DS_CONFIG, config,
+			     KEY_DS_VERSION, NAMES_DS_VERSION);
+}
+
+struct value *deepspeed_scaler_object(struct arena *a, const struct deepspeed_scaler *s)
+{
+	const struct value_field fields[] = {
+		{ "cur_scale", s->scale },
+		{ "dynamic", value_new_bool(a, s->dynamic) },
+		{ "cur_iter", s->iteration },
+		{ "last_overflow_iter", s->last_overflow },
+		{ "scale_factor", s->factor },
+		{ "scale_window", s->window },
+		{ "min_scale", s->minimum },
+		{ "delayed_shift", s->shift },
+		{ "cur_hysteresis", s->hysteresis },
+		{ "consecutive_hysteresis", s->consecutive },
+		{ "raise_error_at_min_scale", value_new_bool(a, true) },
+		{ "dtype", value_new_global(a, "torch", "float16") },
+	};
+
+	return value_new_object(a,
+				value_new_global(a, "deepspeed.runtime.fp16.loss_scaler",
+						 s->dynamic ? "DynamicLossScaler" : "LossScaler"),
+				value_new_fields(a, fields, s->dynamic ? COUNT(fields) : 2));
+}
+
+struct value *deepspeed_stage(struct arena *a, struct value *class, unsigned stage)
+{
+	return value_new_reduce(
+		a, class ?: value_new_global(a, "deepspeed.runtime.zero.config", "ZeroStageEnum"),
+		value_tuple_of(a, stage));
+}
+
+struct value *deepspeed_fragment(struct arena *a, struct value *class, uint64_t start,
+				 uint64_t numel)
+{
+	return value_new_object(
+		a,
+		class ?: value_new_global(a, "deepspeed.utils.tensor_fragment", "fragment_address"),
+		value_dict_of(a, "numel", numel, "start", start));
+}

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_DEEPSPEED_H
+#define UCKPT_DEEPSPEED_H
+
+#include "ckpt/format/names.h"
+#include "ckpt/format/value.h"
+
+/*
+ * What ZeRO's optimizers pickle, for all who write it.  Where a value is NULL, the dict lacks
+ * the key.
+ */
+
+/* An optimizer's shard: runtime/zero/stage_1_and_2.py, stage3.py and runtime/bf16_optimizer.py. */
+struct deepspeed_shard {
+	bool zero3; /* or the keys of stages 1 and 2 */
+	struct value *loss_scaler, *dynamic_loss_scale, *overflow, *clip_grad;
+	struct value *base; /* torch's state dict */
+	struct value *masters, *stage, *paddings, *alignments, *counts, *slices;
+	struct value *version; /* of stages 1 and 2, beside `slices` */
+};
+
+struct value *deepspeed_shard_dict(struct arena *a, const struct deepspeed_shard *s);
+
+/* The object of the file that has such a dict. */
+struct value *deepspeed_shard_file(struct arena *a, struct value *dict, struct value *config);
+
+/* A scaler of losses (runtime/fp16/loss_scaler.py). */
+struct deepspeed_scaler {
+	struct value *scale;
+	bool dynamic; /* has what follows, too */
+	struct value *iteration, *last_overflow, *factor, *window, *minimum;
+	struct value *shift, *hysteresis, *consecutive;
+};
+
+struct value *deepspeed_scaler_object(struct arena *a, const struct deepspeed_scaler *s);
+
+/* ZeroStageEnum(stage), and a fragment_address; `class` is DeepSpeed's, or NULL. */
+struct value *deepspeed_stage(struct arena *a, struct value *class, unsigned stage);
+struct value *deepspeed_fragment(struct arena *a, struct value *class, uint64_t start,
+				 uint64_t numel);
+
+#endif
