@@ -26,6 +26,9 @@ static inline bool array_reserve(void *array, size_t *cap, size_t want,
 	return want <= *cap || array_grow(array, cap, want, item);
 }
 
+/* For qsort: the order of two numbers, -1, 0 or 1, each of which is evaluated twice. */
+#define ORDER(a, b) (((a) > (b)) - ((a) < (b)))
+
 /* For qsort: the order by a record's first member, which is a text. */
 int array_by_text(const void *a, const void *b);
 

@@ -138,12 +138,9 @@ int dirlist_add(struct dirlist *l, const char *name, mode_t type,
 static int by_name(const void *a, const void *b)
 {
 	const struct dirlist_entry *x = a, *y = b;
-	const int order = strverscmp(x->name, y->name);
 
-	if (order)
-		return order;
-	return x->dir != y->dir ? (x->dir < y->dir ? -1 : 1)
-				: S_ISDIR(y->type) - S_ISDIR(x->type);
+	return strverscmp(x->name, y->name) ?: ORDER(x->dir, y->dir) ?:
+	       S_ISDIR(y->type) - S_ISDIR(x->type);
 }
 
 static void entry_done(struct dirlist_entry *e)

@@ -160,7 +160,7 @@ static int compare_entries(const void *a, const void *b)
 	const struct zip_entry *x = *(const struct zip_entry *const *)a;
 	const struct zip_entry *y = *(const struct zip_entry *const *)b;
 
-	return (x->header > y->header) - (x->header < y->header);
+	return ORDER(x->header, y->header);
 }
 
 /* List them in the order of the file.  Skip members that cannot be located; those have

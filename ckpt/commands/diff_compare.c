@@ -182,8 +182,7 @@ static bool same_shape(const struct state *a, const struct state *b)
 {
 	if (a->flat || b->flat)
 		return a->t.numel == b->t.numel;
-	return a->t.ndim == b->t.ndim &&
-	       memcmp(a->t.shape, b->t.shape, a->t.ndim * sizeof(*a->t.shape)) == 0;
+	return SHAPE_ORDER(&a->t, &b->t) == 0;
 }
 
 int diff_compare(const struct state *a, const struct state *b,

@@ -74,17 +74,9 @@ static int64_t group_of(const struct param *p)
 static int compare_kinds(const struct folded *a, const struct folded *b)
 {
 	const struct param *p = a->p, *q = b->p;
-	int rc = strcmp(a->key, b->key);
 
-	if (!rc)
-		rc = (a->n > b->n) - (a->n < b->n);
-	if (!rc)
-		rc = (group_of(p) > group_of(q)) - (group_of(p) < group_of(q));
-	if (!rc)
-		rc = (p->dtype > q->dtype) - (p->dtype < q->dtype);
-	if (!rc)
-		rc = (p->ndim > q->ndim) - (p->ndim < q->ndim);
-	return rc || !p->ndim ? rc : memcmp(p->shape, q->shape, p->ndim * sizeof(*p->shape));
+	return strcmp(a->key, b->key) ?: ORDER(a->n, b->n) ?: ORDER(group_of(p), group_of(q)) ?:
+	       ORDER(p->dtype, q->dtype) ?: SHAPE_ORDER(p, q);
 }
 
 static int compare_folded(const void *a, const void *b)
@@ -235,7 +227,7 @@ static int compare_lines(const void *a, const void *b)
 {
 	const struct param *p = ((const struct line *)a)->v->p, *q = ((const struct line *)b)->v->p;
 
-	return (p > q) - (p < q);
+	return ORDER(p, q);
 }
 
 static size_t make_lines(struct line *lines, struct folded *v, size_t n, bool each)

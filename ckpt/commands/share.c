@@ -71,7 +71,7 @@ static int largest_first(const void *a, const void *b)
 	const struct sized *x = a, *y = b;
 
 	return x->size != y->size ? (x->size < y->size) - (x->size > y->size)
-				  : (x->i > y->i) - (x->i < y->i);
+				  : ORDER(x->i, y->i);
 }
 
 bool share_choose(const struct share *s, const uint64_t *sizes, size_t n, bool *mine)

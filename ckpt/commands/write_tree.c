@@ -342,9 +342,7 @@ static int by_size(const void *a, const void *b)
 {
 	const struct task *x = a, *y = b;
 
-	if (x->size != y->size)
-		return x->size > y->size ? -1 : 1;
-	return strcmp(x->path, y->path);
+	return ORDER(y->size, x->size) ?: strcmp(x->path, y->path);
 }
 
 /* Remove the files that other processes write. */

@@ -205,11 +205,8 @@ static int by_place(const void *a, const void *b)
 {
 	const struct stored *x = a, *y = b;
 
-	if (x->storage != y->storage)
-		return x->storage < y->storage ? -1 : 1;
-	if (size_of(x) != size_of(y))
-		return size_of(x) < size_of(y) ? -1 : 1;
-	return strcmp(x->name, y->name);
+	return ORDER(x->storage, y->storage) ?: ORDER(size_of(x), size_of(y)) ?:
+	       strcmp(x->name, y->name);
 }
 
 /* Sort the tensors by place; each must begin where the one before ends. */
@@ -327,11 +324,8 @@ static int by_type_and_name(const void *a, const void *b, void *ctx)
 	const struct stored *v = ctx;
 	const struct stored *x = &v[*(const size_t *)a];
 	const struct stored *y = &v[*(const size_t *)b];
-	const size_t s = find_type(x->dtype), t = find_type(y->dtype);
 
-	if (s != t)
-		return s < t ? -1 : 1;
-	return strcmp(x->name, y->name);
+	return ORDER(find_type(x->dtype), find_type(y->dtype)) ?: strcmp(x->name, y->name);
 }
 
 /* Add a tensor's member, and its bytes to `*at`. */

@@ -533,6 +533,15 @@ uint64_t tensor_place(const struct tensor *t, uint64_t element)
 	return at;
 }
 
+int shape_order(const uint64_t *a, unsigned na, const uint64_t *b, unsigned nb)
+{
+	int order = ORDER(na, nb);
+
+	for (unsigned d = 0; !order && d < na; d++)
+		order = ORDER(a[d], b[d]);
+	return order;
+}
+
 bool tensor_is_dense(const struct tensor *t)
 {
 	bool used[TENSOR_DIMS_MAX] = { false };

@@ -85,6 +85,10 @@ struct stored {
 	uint64_t storage_offset, storage_numel; /* elements */
 };
 
+/* The order of the shapes of two tensors, or of what describes such: -1, 0 or 1. */
+#define SHAPE_ORDER(x, y) shape_order((x)->shape, (x)->ndim, (y)->shape, (y)->ndim)
+int shape_order(const uint64_t *a, unsigned na, const uint64_t *b, unsigned nb);
+
 /* Describe a tensor, but for the file, whose storage begins at `storage`.  False when the
  * arena is exhausted. */
 bool stored_init(struct stored *s, struct arena *a, const struct tensor *t,

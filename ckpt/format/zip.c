@@ -228,7 +228,7 @@ static int by_header(const void *a, const void *b)
 {
 	const struct zip_entry *x = a, *y = b;
 
-	return x->header < y->header ? -1 : x->header > y->header;
+	return ORDER(x->header, y->header);
 }
 
 /* Members must not overlap and names must be unique: a directory that says

@@ -64,12 +64,6 @@ int geometry_set_shape(const struct geometry_job *j, const uint64_t *shape, size
 	return 0;
 }
 
-static bool slice_has_shape(const struct slice *s, const struct slice *first)
-{
-	return s && s->ndim == first->ndim &&
-	       memcmp(s->shape, first->shape, s->ndim * sizeof(*s->shape)) == 0;
-}
-
 /* The whole is one slice: the first of slices that must be of one shape. */
 static int take_first(const struct geometry_job *j)
 {
@@ -77,7 +71,7 @@ static int take_first(const struct geometry_job *j)
 	struct geometry *g = j->g;
 
 	for (unsigned t = 0; t < j->p->nslices; t++)
-		if (!slice_has_shape(j->p->slices[t], first))
+		if (!j->p->slices[t] || SHAPE_ORDER(j->p->slices[t], first))
 			return GEOMETRY_BAD(j, "is not of one shape on all tensor-parallel ranks");
 	g->rows = 1;
 	g->row_len = g->stride[0] = first->numel;
@@ -361,7 +355,8 @@ static int join_experts(const struct geometry_job *j)
 
 	for (unsigned i = 0; i < j->p->nslices; i++)
 		if (j->p->nslices != experts_degree(l) || first->ndim == 0 ||
-		    first->shape[0] != l->local || !slice_has_shape(j->p->slices[i], first))
+		    first->shape[0] != l->local || !j->p->slices[i] ||
+		    SHAPE_ORDER(j->p->slices[i], first))
 			return GEOMETRY_BAD(j, "is not of %u experts on each of %u ranks",
 					    l->local, experts_degree(l));
 	memcpy(shape, first->shape, first->ndim * sizeof(*shape));

@@ -266,7 +266,7 @@ static int affine_by_place(const void *a, const void *b)
 {
 	const struct geometry_segment *x = a, *y = b;
 
-	return x->at < y->at ? -1 : x->at > y->at;
+	return ORDER(x->at, y->at);
 }
 
 int geometry_affine(const struct geometry_job *j)

@@ -20,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/table/tagdir.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/format/value.h"
@@ -121,11 +122,8 @@ static bool read_save(const struct tagdir *d, size_t i, struct save *s)
 /* -1, 0 or 1; newer ones are greater. */
 static int compare(const struct save *a, const struct save *b)
 {
-	const int64_t x = a->optim->file.mtime_ns, y = b->optim->file.mtime_ns;
-
-	if (a->prefixed_right != b->prefixed_right)
-		return a->prefixed_right ? 1 : -1;
-	return x < y ? -1 : x > y;
+	return ORDER(a->prefixed_right, b->prefixed_right) ?:
+	       ORDER(a->optim->file.mtime_ns, b->optim->file.mtime_ns);
 }
 
 /* Find the newest save.  The shards of ranks 0, with any prefix, are the first ones.  Without

@@ -132,11 +132,7 @@ static int model_by_name(const void *a, const void *b)
 	const struct entry *x = a, *y = b;
 	const int order = x->name == y->name ? 0 : strcmp(x->name, y->name);
 
-	if (order || !x->module != !y->module)
-		return order ? order : x->module ? 1 : -1;
-	if (x->mp != y->mp)
-		return x->mp < y->mp ? -1 : 1;
-	return x->ep < y->ep ? -1 : x->ep > y->ep;
+	return order ?: !y->module - !x->module ?: ORDER(x->mp, y->mp) ?: ORDER(x->ep, y->ep);
 }
 
 /* Check that a tensor-parallel rank has an expert's slice at the same place as the first one
@@ -149,8 +145,7 @@ static int check_place(const struct builder *b, const struct slice *s)
 
 	if (x && x->layer && experts_degree(x->layer) == experts_degree(s->layer) &&
 	    x->group == s->group && x->index == s->index &&
-	    first->groups[x->group].n == own->groups[s->group].n && x->ndim == s->ndim &&
-	    memcmp(x->shape, s->shape, s->ndim * sizeof(*s->shape)) == 0)
+	    first->groups[x->group].n == own->groups[s->group].n && !SHAPE_ORDER(x, s))
 		return 0;
 	return errmsg_set(b->err, -EBADMSG,
 		"parameter %s: model-parallel rank %u has it in another shape or at another place"

@@ -111,20 +111,15 @@ static bool find_place(struct place *p, struct arena *a, const struct value *v)
 
 static int compare_places(const struct place *x, const struct place *y)
 {
-	if (x->offset != y->offset)
-		return x->offset < y->offset ? -1 : 1;
-	if (x->dtype != y->dtype)
-		return x->dtype < y->dtype ? -1 : 1;
-	if (x->ndim != y->ndim)
-		return x->ndim < y->ndim ? -1 : 1;
-	return strcmp(x->key, y->key) ?: memcmp(x->dims, y->dims, 2 * x->ndim * sizeof(*x->dims));
+	return ORDER(x->offset, y->offset) ?: ORDER(x->dtype, y->dtype) ?: ORDER(x->ndim, y->ndim) ?:
+	       strcmp(x->key, y->key) ?: memcmp(x->dims, y->dims, 2 * x->ndim * sizeof(*x->dims));
 }
 
 static int by_place(const void *a, const void *b)
 {
 	const struct place *x = a, *y = b;
 
-	return compare_places(x, y) ?: (x->number > y->number) - (x->number < y->number);
+	return compare_places(x, y) ?: ORDER(x->number, y->number);
 }
 
 /* The entries of one place are one tensor, which DeepSpeed calls as the first of them. */

@@ -97,15 +97,9 @@ static int by_rank(const void *a, const void *b)
 {
 	const struct found *x = a, *y = b;
 
-	if (x->f.kind != y->f.kind)
-		return x->f.kind < y->f.kind ? -1 : 1;
-	if (x->f.model != y->f.model)
-		return x->f.model < y->f.model ? -1 : 1;
-	if (x->f.whole != y->f.whole)
-		return x->f.whole ? -1 : 1;
-	if (x->f.rank != y->f.rank)
-		return x->f.rank < y->f.rank ? -1 : 1;
-	return strcmp(x->name, y->name);
+	return ORDER(x->f.kind, y->f.kind) ?: ORDER(x->f.model, y->f.model) ?:
+	       ORDER(y->f.whole, x->f.whole) ?: ORDER(x->f.rank, y->f.rank) ?:
+	       strcmp(x->name, y->name);
 }
 
 /* What a model is called: the name of its file without the rank. */

@@ -266,8 +266,7 @@ static int check_slice(const struct slice *s, const struct tag_file *f, const st
 	rc = ptfile_tensor(pt, v, key, &t, &storage, err);
 	if (rc)
 		return rc;
-	if (t.ndim + skip != s->ndim ||
-	    memcmp(t.shape, s->shape + skip, t.ndim * sizeof(*t.shape)) != 0)
+	if (shape_order(t.shape, t.ndim, s->shape + skip, s->ndim - skip))
 		return errmsg_set(err, -EBADMSG,
 				  "%s: %s is of another shape than in the model states",
 				  f->path, key);

@@ -138,15 +138,8 @@ static int by_id(const void *a, const void *b)
 	const struct ckname *const x = &((const struct tag_file *)a)->id;
 	const struct ckname *const y = &((const struct tag_file *)b)->id;
 
-	if (x->kind != y->kind)
-		return x->kind < y->kind ? -1 : 1;
-	if (x->layer != y->layer)
-		return x->layer < y->layer ? -1 : 1;
-	if (x->expert != y->expert)
-		return x->expert < y->expert ? -1 : 1;
-	if (x->mp != y->mp)
-		return x->mp < y->mp ? -1 : 1;
-	return x->dp < y->dp ? -1 : x->dp > y->dp;
+	return ORDER(x->kind, y->kind) ?: ORDER(x->layer, y->layer) ?:
+	       ORDER(x->expert, y->expert) ?: ORDER(x->mp, y->mp) ?: ORDER(x->dp, y->dp);
 }
 
 static int by_place(const void *a, const void *b)

@@ -184,20 +184,19 @@ static char *read_latest(struct uckpt *u, const char *dir, const char *file)
 	return names_is_file(name) ? strdup(name) : NULL;
 }
 
-/* The newest first. */
+static bool is_actor(const struct tag *t)
+{
+	return t->step >= 0 && names_ends_with(t->name, "/actor");
+}
+
+/* The newest first.  Names without a number have step -1, and lose; of one step's models verl's
+ * "actor" is the one that is trained. */
 static int by_age(const void *a, const void *b)
 {
 	const struct tag *const x = a, *const y = b;
 
-	/* Names without a number have step -1, and lose. */
-	if (x->step != y->step)
-		return x->step > y->step ? -1 : 1;
-	/* Of one step's models verl's "actor" is the one that is trained. */
-	if (x->step >= 0 && names_ends_with(x->name, "/actor") != names_ends_with(y->name, "/actor"))
-		return names_ends_with(x->name, "/actor") ? -1 : 1;
-	if (x->mtime_ns != y->mtime_ns)
-		return x->mtime_ns > y->mtime_ns ? -1 : 1;
-	return strcmp(x->name, y->name);
+	return ORDER(y->step, x->step) ?: is_actor(y) - is_actor(x) ?:
+	       ORDER(y->mtime_ns, x->mtime_ns) ?: strcmp(x->name, y->name);
 }
 
 static void put_first(struct tag_list *t, size_t i)

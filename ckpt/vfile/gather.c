@@ -232,7 +232,7 @@ static int gather_by_place(const void *a, const void *b)
 {
 	const struct gather_run *x = a, *y = b;
 
-	return x->from < y->from ? -1 : x->from > y->from;
+	return ORDER(x->from, y->from);
 }
 
 /* Put runs into `sorted', those of a source together and in order. */

@@ -48,7 +48,7 @@ static int by_path(const void *a, const void *b)
 {
 	const struct plan_path *x = a, *y = b;
 
-	return strcmp(x->path, y->path) ?: (x->number > y->number) - (x->number < y->number);
+	return strcmp(x->path, y->path) ?: ORDER(x->number, y->number);
 }
 
 /* List the directories of parameters, and those that these lie in; of a path the parameter

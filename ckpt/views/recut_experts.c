@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/table/tagdir.h"
 #include "ckpt/table/experts.h"
 #include "ckpt/views/recut_impl.h"
@@ -91,7 +92,7 @@ static int by_layer(const void *a, const void *b)
 	const struct recut_param *x = a, *y = b;
 	const struct expert_layer *l = x->slice->layer, *m = y->slice->layer;
 
-	return l != m ? (l < m ? -1 : 1) : x->listed < y->listed ? -1 : x->listed > y->listed;
+	return ORDER(l, m) ?: ORDER(x->listed, y->listed);
 }
 
 /* Append the parameters [i, end) of a layer as a rank has them that stands for `k`. */

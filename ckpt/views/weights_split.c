@@ -35,13 +35,8 @@ static int by_place(const void *a, const void *b)
 {
 	const struct placed *x = a, *y = b;
 
-	if (x->file != y->file)
-		return x->file < y->file ? -1 : 1;
-	if (x->twin != y->twin)
-		return x->twin - y->twin;
-	if (x->owner != y->owner)
-		return x->owner < y->owner ? -1 : 1;
-	return x->i < y->i ? -1 : x->i > y->i;
+	return ORDER(x->file, y->file) ?: ORDER(x->twin, y->twin) ?:
+	       ORDER(x->owner, y->owner) ?: ORDER(x->i, y->i);
 }
 
 /* Assign tensors to files.  Files are numbered in the order in which they are closed: a

@@ -93,14 +93,13 @@ static uint64_t span_of(const struct stored *s, uint64_t *at)
 
 static bool same_form(const struct stored *x, const struct stored *y)
 {
-	const size_t bytes = x->ndim * sizeof(*x->shape);
 	struct tensor t, u;
 
-	if (x->dtype != y->dtype || x->ndim != y->ndim || memcmp(x->shape, y->shape, bytes) != 0)
+	if (x->dtype != y->dtype || SHAPE_ORDER(x, y))
 		return false;
 	stored_describe(x, &t);
 	stored_describe(y, &u);
-	return memcmp(t.stride, u.stride, bytes) == 0 ||
+	return memcmp(t.stride, u.stride, t.ndim * sizeof(*t.stride)) == 0 ||
 	       (tensor_is_contiguous(&t) && tensor_is_contiguous(&u));
 }
 

@@ -68,9 +68,8 @@ static bool is_slice(const struct layer *l, const struct slice *s, const struct 
 	uint64_t at;
 	size_t n;
 
-	if (ptfile_run(&l->pt, v, s->name, &t, &at, NULL) || s->ndim != t.ndim ||
-	    dtype_size(t.dtype) > sizeof(double) ||
-	    memcmp(s->shape, t.shape, t.ndim * sizeof(*t.shape)) != 0)
+	if (ptfile_run(&l->pt, v, s->name, &t, &at, NULL) || SHAPE_ORDER(s, &t) ||
+	    dtype_size(t.dtype) > sizeof(double))
 		return false;
 	n = t.numel < PROBE ? (size_t)t.numel : PROBE;
 	return !shards_read(r->c.shards, (uint32_t)(l->file - r->dir.files), first,

@@ -58,7 +58,7 @@ static const struct stage0_param *find_same(const struct stage0_builder *b, cons
 	while (t->numel && hashtab_next(&b->places, hash_number(t->storage), &pos, &i)) {
 		const struct stored *w = b->params[i].weight;
 
-		if (w->file == t->file && w->storage == t->storage && !stage0_compare_shapes(w, t))
+		if (w->file == t->file && w->storage == t->storage && !SHAPE_ORDER(w, t))
 			return &b->params[i];
 	}
 	return NULL;

@@ -110,9 +110,6 @@ int stage0_find_peers(struct stage0_builder *b);
 int stage0_find_peer(const struct stage0_builder *b, struct stage0_rank *o,
 		     const struct tag_file *optim, unsigned ep);
 
-/* -1, 0 or 1. */
-int stage0_compare_shapes(const struct stored *a, const struct stored *b);
-
 /* The torch state_dict in the optimizer of model states, and its groups; NULL: none. */
 const struct value *stage0_torch(const struct value *root);
 const struct value_seq *stage0_groups(const struct value *root);

@@ -55,7 +55,7 @@ static int compare(const struct stage0_builder *b, const struct stored *x, const
 	uint8_t v[2][4096];
 	int rc = 0;
 
-	*same = x->dtype == y->dtype && !stage0_compare_shapes(x, y);
+	*same = x->dtype == y->dtype && !SHAPE_ORDER(x, y);
 	for (uint64_t at = 0, n; !rc && *same && at < bytes; at += n) {
 		n = bytes - at < sizeof(v[0]) ? bytes - at : sizeof(v[0]);
 		rc = source_read(&b->model->src, v[0], n, x->storage + at, b->err)
@@ -244,8 +244,8 @@ static bool fits(const struct finder *f, const struct moe_layer *l, const struct
 
 		if (!own)
 			continue;
-		if (own->ndim != like->ndim + skip || (skip && own->shape[0] != local) ||
-		    memcmp(own->shape + skip, like->shape, like->ndim * sizeof(*like->shape)) != 0)
+		if (own->ndim < skip || (skip && own->shape[0] != local) ||
+		    shape_order(own->shape + skip, own->ndim - skip, like->shape, like->ndim))
 			return false;
 	}
 	return true;
@@ -381,7 +381,7 @@ static int join(struct stage0_builder *b, struct stage0_param *p, const struct s
 	s->shape = shape;
 	s->numel *= n;
 	for (unsigned k = 0; k < n; k++) {
-		if (v[k]->dtype != v[0]->dtype || stage0_compare_shapes(v[k], v[0]))
+		if (v[k]->dtype != v[0]->dtype || SHAPE_ORDER(v[k], v[0]))
 			return ERRMSG_FILE(b, -EBADMSG, "%s: experts differ in type or shape",
 					   p->name);
 		pieces[k] = (struct stage0_place){ v[k]->file, v[k]->dtype, v[k]->storage };

@@ -23,21 +23,11 @@ struct shaped {
 	size_t i;
 };
 
-int stage0_compare_shapes(const struct stored *a, const struct stored *b)
-{
-	if (a->ndim != b->ndim)
-		return a->ndim < b->ndim ? -1 : 1;
-	for (unsigned d = 0; d < a->ndim; d++)
-		if (a->shape[d] != b->shape[d])
-			return a->shape[d] < b->shape[d] ? -1 : 1;
-	return 0;
-}
-
 static int by_shape(const void *a, const void *b)
 {
 	const struct shaped *x = a, *y = b;
 
-	return stage0_compare_shapes(x->like, y->like) ?: (x->i < y->i ? -1 : x->i > y->i);
+	return SHAPE_ORDER(x->like, y->like) ?: ORDER(x->i, y->i);
 }
 
 /* Do all parameters have numbers, in one group? */
@@ -49,7 +39,7 @@ static bool is_whole(const struct stage0_builder *b)
 	if (n != b->ndense || !n || e[0].group != e[n - 1].group)
 		return false;
 	for (size_t i = 0; i < n; i++)
-		if (e[i].like && stage0_compare_shapes(e[i].like->tensor, b->params[i].weight) != 0)
+		if (e[i].like && SHAPE_ORDER(e[i].like->tensor, b->params[i].weight))
 			return false;
 	return true;
 }
@@ -59,7 +49,7 @@ static size_t run_of(const struct shaped *v, size_t n)
 {
 	size_t k = 0;
 
-	while (k < n && stage0_compare_shapes(v[k].like, v->like) == 0)
+	while (k < n && SHAPE_ORDER(v[k].like, v->like) == 0)
 		k++;
 	return k;
 }
@@ -106,9 +96,9 @@ static int match_shapes(struct stage0_builder *b, struct shaped *p, struct shape
 		size_t same;
 
 		len = run_of(e + k, ne - k);
-		while (i < n && stage0_compare_shapes(p[i].like, e[k].like) < 0)
+		while (i < n && SHAPE_ORDER(p[i].like, e[k].like) < 0)
 			i++;
-		same = i < n && stage0_compare_shapes(p[i].like, e[k].like) == 0
+		same = i < n && SHAPE_ORDER(p[i].like, e[k].like) == 0
 			       ? run_of(p + i, n - i)
 			       : 0;
 		rc = match_class(b, e + k, len, p + i, same);

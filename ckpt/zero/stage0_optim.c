@@ -43,7 +43,7 @@ const struct value_seq *stage0_groups(const struct value *root)
 
 static bool is_flat(const struct stage0_state *s, const struct stored *like)
 {
-	return s->tensor && strcmp(s->field, "step") != 0 && !stage0_compare_shapes(s->tensor, like);
+	return s->tensor && strcmp(s->field, "step") != 0 && !SHAPE_ORDER(s->tensor, like);
 }
 
 /* Add a state, which is a tensor or a number, or the master weight. */
@@ -226,9 +226,9 @@ static int add_place(struct stage0_builder *b, const struct stage0_entry *e,
 		     struct stage0_place *out)
 {
 	const struct stored *t = s->tensor;
-	const bool part = b->flat && t && !stage0_compare_shapes(t, e->like->tensor);
+	const bool part = b->flat && t && !SHAPE_ORDER(t, e->like->tensor);
 
-	if (!t || !cast_knows(t->dtype) || (!part && stage0_compare_shapes(t, weight)))
+	if (!t || !cast_knows(t->dtype) || (!part && SHAPE_ORDER(t, weight)))
 		return ERRMSG_FILE(b, -ENOTSUP, "%s: has another shape or type than its parameter",
 				   s->key);
 	*out = (struct stage0_place){ t->file, t->dtype,
