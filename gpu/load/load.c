@@ -144,7 +144,7 @@ static int open_upload(struct load *l, struct backend *b, struct upload **q)
 	const struct comm *const c = l->z->world;
 	const unsigned reads = share(c, parallel_width(), READS_MIN, READS_MAX);
 
-	return upload_new(l->o->u, q, b, reads, share(c, READS_FAR, reads, READS_FAR), l->err);
+	return upload_new(q, b, reads, share(c, READS_FAR, reads, READS_FAR), l->err);
 }
 
 /* For what is rearranged before it goes to the device. */

@@ -46,7 +46,6 @@ static int find_box(struct load_tensor *t, const struct naming_tensor *form,
 {
 	const uint64_t columns = p->whole_shape[p->ndim - 1];
 	const uint64_t width = p->ndim == 1 ? 1 : p->whole_shape[0];
-	const struct load_ops *const ops = t->s->ops;
 	uint64_t first = 0, n = 0;
 	int rc = 0;
 
@@ -60,12 +59,12 @@ static int find_box(struct load_tensor *t, const struct naming_tensor *form,
 			continue;
 		}
 		if (n)
-			rc = ops->find(t, first, n, to, err);
+			rc = load_tensor_find(t, first, n, to, err);
 		to += n;
 		first = from;
 		n = x->rows;
 	}
-	return rc ? rc : ops->find(t, first, n, to, err);
+	return rc ? rc : load_tensor_find(t, first, n, to, err);
 }
 
 /* Take the fragment's elements out of the box, which has them column by column. */
@@ -89,9 +88,9 @@ int load_arranged_send(struct load *l, struct load_tensor *t, const struct namin
 
 	assert(f->numel && f->first + f->numel <= p->numel);
 	if (!rc)
-		rc = find_box(t, form, p, &x, box, l->err) ?:
-		     load_tensor_send(l, t, l->host, l->host_upload) ?:
-		     upload_finish(l->host_upload, l->err);
+		rc = find_box(t, form, p, &x, box, l->err)
+			     ?: load_wait(l->host_upload,
+					  load_tensor_send(l, t, l->host, l->host_upload), l->err);
 	if (!rc) {
 		arrange(&x, f->numel, box, own);
 		b->ops->to_device(b, part, own, f->numel * sizeof(*own));

@@ -23,15 +23,15 @@ struct value;
 struct load_source;
 struct load_tensor;
 
-/* A contiguous range of a file, and where its elements go. */
+/* Consecutive elements of a file, and where they go. */
 struct load_run {
 	struct source file; /* borrowed */
 	enum dtype dtype;   /* of its elements */
-	uint64_t off;
-	size_t len;
+	uint64_t off;       /* of the first one */
+	size_t n;
 	float *to;
 	bool direct; /* of a shard, past the mount */
-	bool zero;   /* of no file: `len` bytes at `to` are zero */
+	bool zero;   /* of no file: they are zero */
 };
 
 struct load_ops {
@@ -47,9 +47,10 @@ struct load_ops {
 	 * many tensors are found at once.
 	 */
 	int (*begin)(struct load_tensor *t, const char *state, struct errmsg *err);
-	/* Add the runs in which elements [first, first + n) lie, which go to `to`, in order.  The
-	 * files stay open until `end`. */
-	int (*find)(struct load_tensor *t, uint64_t first, size_t n, float *to, struct errmsg *err);
+	/* The first elements of a run of ->file may lie in a shard as they are: make it a run of
+	 * that one, of as many as do, or of those that do not.  The shard stays open until
+	 * `end`. */
+	int (*locate)(struct load_tensor *t, struct load_run *run, struct errmsg *err);
 	void (*end)(struct load_tensor *t);
 
 	/* Call load_known for each parameter that the optimizer owns, until it fails.  A source
@@ -75,14 +76,17 @@ struct load_tensor {
 	const char *name;     /* of its parameter, in the checkpoint */
 	size_t number;        /* the same, among all of the model */
 	struct tensor tensor; /* flat ones have one dimension */
+	struct source file;   /* has its elements one after the other ... */
+	uint64_t at;          /* ... from here on */
 	/* Its slices of queries, keys and values have been sorted into whole thirds. */
 	bool sorted_thirds;
 	struct load_run *runs; /* that have been found */
 	size_t nruns, cap;
 };
 
-/* Add a run of a tensor, or make the last one longer. */
-int load_tensor_add(struct load_tensor *t, const struct load_run *run, struct errmsg *err);
+/* Add the runs in which elements [first, first + n) lie, which go to `to`. */
+int load_tensor_find(struct load_tensor *t, uint64_t first, size_t n, float *to,
+		     struct errmsg *err);
 
 /* Does the model have a parameter of this name?  -EINVAL if not. */
 int load_known(const struct load_source *s, const char *param, struct errmsg *err);
@@ -127,12 +131,16 @@ struct load {
 	/* For tensors in another order: to host memory.  NULL if there are none. */
 	struct backend *host;
 	struct upload *host_upload;
+	bool lent; /* files without descriptors are being read, and have to stay open */
 	struct errmsg *err;
 };
 
 /* Queue the uploads of a tensor's runs to the memory of `b`, and count their bytes. */
 int load_tensor_send(struct load *l, const struct load_tensor *t, struct backend *b,
 		     struct upload *q);
+
+/* Wait until all is read, also after an error `rc`, which is returned then. */
+int load_wait(struct upload *q, int rc, struct errmsg *err);
 
 /* Find all that this rank keeps, and queue its upload. */
 int load_tensors(struct load *l);

@@ -10,6 +10,7 @@
  */
 #include "gpu/load/load_mount.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -153,11 +154,15 @@ static const struct ucfs_extent *find_extent(struct mount_extents *o, uint64_t o
 int mount_extents_find(struct mount_extents *o, struct load_run *run, struct errmsg *err)
 {
 	const struct ucfs_extent *e = find_extent(o, run->off);
+	const uint64_t left = e ? e->offset + e->length - run->off : UINT64_MAX;
+	const size_t size = dtype_size(run->dtype);
 	struct mount_shard *f;
 	int rc = 0;
 
-	if (e && e->offset + e->length - run->off < run->len)
-		run->len = e->offset + e->length - run->off;
+	if (left < size)
+		return errmsg_set(err, -EIO, "%s: an element spans two extents", o->file->name);
+	if (left / size < run->n)
+		run->n = (size_t)(left / size);
 	if (!e || e->kind != UCFS_EXTENT_SOURCE)
 		return 0;
 	f = find_shard(o, e->source);

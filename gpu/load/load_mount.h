@@ -48,8 +48,8 @@ bool mount_extents_head(struct mount_extents *o, struct ucfs_literal *head, uint
  * not what they begin with.  The arena owns it, and may have bytes in any case. */
 bool mount_head_object(struct span head, const char *name, struct arena *a, struct value **root);
 
-/* Map a run of the file to one of a shard, if it lies in one that can be opened, and cut it where
- * its extent ends.  -EIO if the shard was replaced since the mount planned with it. */
+/* As load_ops.locate, for a run of the file: -EIO if the shard was replaced since the mount planned
+ * with it. */
 int mount_extents_find(struct mount_extents *o, struct load_run *run, struct errmsg *err);
 
 #endif

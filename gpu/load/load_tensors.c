@@ -163,15 +163,21 @@ static int find_rows(const struct load *l, struct item *m, struct errmsg *err)
 	return 0;
 }
 
-int load_tensor_add(struct load_tensor *t, const struct load_run *run, struct errmsg *err)
+/* Does a run follow another one in the same file, and where they go? */
+static bool continues(const struct load_run *last, const struct load_run *run)
+{
+	return !last->zero && !run->zero && last->file.name == run->file.name &&
+	       last->dtype == run->dtype && last->direct == run->direct &&
+	       last->off + last->n * dtype_size(last->dtype) == run->off &&
+	       last->to + last->n == run->to;
+}
+
+static int add_run(struct load_tensor *t, const struct load_run *run, struct errmsg *err)
 {
 	struct load_run *const last = t->nruns ? &t->runs[t->nruns - 1] : NULL;
 
-	if (last && !last->zero && !run->zero && last->file.name == run->file.name &&
-	    last->dtype == run->dtype && last->direct == run->direct &&
-	    last->off + last->len == run->off &&
-	    last->to + last->len / dtype_size(run->dtype) == run->to) {
-		last->len += run->len;
+	if (last && continues(last, run)) {
+		last->n += run->n;
 		return 0;
 	}
 	if (!array_reserve(&t->runs, &t->cap, t->nruns + 1, sizeof(*t->runs)))
@@ -180,19 +186,39 @@ int load_tensor_add(struct load_tensor *t, const struct load_run *run, struct er
 	return 0;
 }
 
+int load_tensor_find(struct load_tensor *t, uint64_t first, size_t n, float *to, struct errmsg *err)
+{
+	int rc = 0;
+
+	assert(first + n <= t->tensor.numel);
+	while (n && !rc) {
+		struct load_run run = {
+			.file = t->file,
+			.dtype = t->tensor.dtype,
+			.off = t->at + first * dtype_size(t->tensor.dtype),
+			.n = n,
+			.to = to,
+		};
+
+		rc = t->s->ops->locate(t, &run, err) ?: add_run(t, &run, err);
+		first += run.n;
+		to += run.n;
+		n -= run.n;
+	}
+	return rc;
+}
+
 /* Find `n` elements of the tensor, from `first` on, of which it has `have` in all. Elements that
  * the checkpoint lacks are zero. */
-static int find_run(const struct load *l, struct item *m, uint64_t first, uint64_t n, uint64_t have,
-		    float *to, struct errmsg *err)
+static int find_run(struct item *m, uint64_t first, uint64_t n, uint64_t have, float *to,
+		    struct errmsg *err)
 {
 	const uint64_t there = first < have ? have - first : 0;
 	const uint64_t some = there < n ? there : n;
-	const struct load_run zeros = { .to = to + some,
-					.len = (size_t)(n - some) * sizeof(*to),
-					.zero = true };
-	const int rc = some < n ? load_tensor_add(m->t, &zeros, err) : 0;
+	const struct load_run zeros = { .to = to + some, .n = (size_t)(n - some), .zero = true };
+	const int rc = some < n ? add_run(m->t, &zeros, err) : 0;
 
-	return rc || !some ? rc : l->source->ops->find(m->t, first, (size_t)some, to, err);
+	return rc || !some ? rc : load_tensor_find(m->t, first, (size_t)some, to, err);
 }
 
 /* Find this rank's fragment of the tensor: in one piece, or in as many as it lies in within the
@@ -206,10 +232,10 @@ static int find_fragment(const struct load *l, struct item *m, struct errmsg *er
 
 	assert(f->first + f->numel <= m->p->numel);
 	if (l->source->cut)
-		return find_run(l, m, f->first, f->numel, have, m->to, err);
+		return find_run(m, f->first, f->numel, have, m->to, err);
 	for (i = 0; i < f->numel && !rc; i += n) {
 		n = gpt2_whole_run(m->p, f->first + i, f->numel - i, &at);
-		rc = find_run(l, m, at, n, have, m->to + i, err);
+		rc = find_run(m, at, n, have, m->to + i, err);
 	}
 	return rc;
 }
@@ -260,16 +286,25 @@ int load_tensor_send(struct load *l, const struct load_tensor *t, struct backend
 
 	for (size_t i = 0; i < t->nruns && !rc; i++) {
 		const struct load_run *const run = &t->runs[i];
+		const size_t len = run->n * dtype_size(run->dtype);
 
 		if (run->zero) {
-			b->ops->zero(b, run->to, run->len);
+			b->ops->zero(b, run->to, run->n * sizeof(*run->to));
 			continue;
 		}
-		l->got->bytes += run->len;
-		l->got->direct += run->direct ? run->len : 0;
-		rc = upload_add(q, &run->file, run->off, run->len, run->dtype, run->to, l->err);
+		l->got->bytes += len;
+		l->got->direct += run->direct ? len : 0;
+		l->lent |= run->file.fd < 0;
+		rc = upload_add(q, &run->file, run->off, len, run->dtype, run->to, l->err);
 	}
 	return rc;
+}
+
+int load_wait(struct upload *q, int rc, struct errmsg *err)
+{
+	const int read = upload_finish(q, rc ? NULL : err);
+
+	return rc ?: read;
 }
 
 static int take_missing(struct load *l, const struct item *m)
@@ -303,16 +338,19 @@ static int load_batch(struct batch *b)
 	const unsigned width = parallel_width() / l->z->world->local_size;
 	int rc = parallel_far(b->n, width ? width : 1, find_item, b, l->err);
 
+	for (size_t i = 0; i < b->n && !rc; i++)
+		rc = send_item(l, &b->items[i]);
+	if (l->lent)
+		rc = load_wait(l->upload, rc, l->err);
+	l->lent = false;
 	for (size_t i = 0; i < b->n; i++) {
-		struct item *const m = &b->items[i];
+		struct load_tensor *const t = b->items[i].t;
 
-		if (!rc)
-			rc = send_item(l, m);
-		if (m->t) {
-			l->source->ops->end(m->t);
-			free(m->t->runs);
+		if (t) {
+			l->source->ops->end(t);
+			free(t->runs);
 		}
-		free(m->t);
+		free(t);
 	}
 	b->n = 0;
 	return rc;

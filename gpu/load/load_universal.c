@@ -37,8 +37,6 @@ struct universal_source {
 struct universal_tensor {
 	struct load_tensor t;
 	char path[PATH_MAX];
-	struct ptfile pt; /* of a mount, its source alone is open */
-	uint64_t at;      /* file offset of the tensor's first element */
 	struct mount_extents extents;
 };
 
@@ -99,68 +97,45 @@ static bool begin_head(struct universal_tensor *u)
 				  &root) &&
 		!tensor_from_value(find_tensor(u, root), u->t.name, t, NULL) &&
 		tensor_is_contiguous(t) && t->storage_numel * dtype_size(t->dtype) == len;
-	u->at = head.count + t->storage_offset * dtype_size(t->dtype);
+	u->t.at = head.count + t->storage_offset * dtype_size(t->dtype);
 	arena_done(&arena);
 	return found;
 }
 
 static void load_universal_end(struct load_tensor *t)
 {
-	ptfile_close(&((struct universal_tensor *)t)->pt);
+	source_close(&t->file);
 }
 
 static int load_universal_begin(struct load_tensor *t, const char *state, struct errmsg *err)
 {
 	struct universal_tensor *u = (struct universal_tensor *)t;
 	struct universal_source *s = (struct universal_source *)t->s;
-	struct source *const src = &u->pt.src;
+	struct ptfile pt;
 	int rc = set_path(s, t->name + s->skip, state ? state : "fp32", u->path, err)
-			 ?: io_open(t->s->u, u->path, NULL, src, err);
+			 ?: io_open(t->s->u, u->path, NULL, &t->file, err);
 
 	if (rc)
 		return rc;
 	u->extents.shards = &s->shards;
-	u->extents.file = src;
+	u->extents.file = &t->file;
 	if (begin_head(u))
 		return 0;
-	rc = ptfile_open_source(&u->pt, src, err);
+	rc = ptfile_open_source(&pt, &t->file, err);
 	if (rc)
 		return rc;
-	rc = ptfile_run(&u->pt, find_tensor(u, u->pt.root), t->name, &t->tensor, &u->at, err);
-	if (rc)
-		load_universal_end(t);
+	rc = ptfile_run(&pt, find_tensor(u, pt.root), t->name, &t->tensor, &t->at, err);
+	if (!rc)
+		pt.src = (struct source){ .fd = -1 };
+	ptfile_close(&pt);
 	return rc;
 }
 
-static int load_universal_find(struct load_tensor *t, uint64_t first, size_t n, float *to,
-			       struct errmsg *err)
+static int load_universal_locate(struct load_tensor *t, struct load_run *run, struct errmsg *err)
 {
 	struct universal_tensor *u = (struct universal_tensor *)t;
-	const size_t size = dtype_size(t->tensor.dtype);
-	uint64_t off = u->at + first * size;
-	const uint64_t end = off + n * size;
-	int rc = 0;
 
-	assert(first + n <= t->tensor.numel);
-	while (off < end && !rc) {
-		struct load_run run = {
-			.file = u->pt.src,
-			.dtype = t->tensor.dtype,
-			.off = off,
-			.len = (size_t)(end - off),
-			.to = to,
-		};
-
-		if (t->tensor.dtype == DTYPE_F32)
-			rc = mount_extents_find(&u->extents, &run, err);
-		if (!rc && run.len % size)
-			rc = errmsg_set(err, -EIO, "%s: an element spans two extents", u->path);
-		if (!rc)
-			rc = load_tensor_add(t, &run, err);
-		to += run.len / size;
-		off += run.len;
-	}
-	return rc;
+	return t->tensor.dtype == DTYPE_F32 ? mount_extents_find(&u->extents, run, err) : 0;
 }
 
 /* The attention masks that older versions of Hugging Face's GPT-2 saved. */
@@ -275,7 +250,7 @@ const struct load_ops load_universal_ops = {
 	.tensor_size = sizeof(struct universal_tensor),
 	.open = load_universal_open_source,
 	.begin = load_universal_begin,
-	.find = load_universal_find,
+	.locate = load_universal_locate,
 	.end = load_universal_end,
 	.check = load_universal_check,
 	.close = load_universal_close_source,

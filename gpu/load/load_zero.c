@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ZeRO shards as a source. libuckpt finds the extents of any parameter in them, whatever ranks
- * and parameter groups the run had.  As many tensor-parallel ranks as saved them read their own
- * slices, others what they keep of the merged parameter.
+ * The rows of a table as a source (ckpt/table/checkpoint.h), whatever ranks and parameter groups
+ * the run had.  As many tensor-parallel ranks as saved them read their own slices, others what
+ * they keep of the merged parameter.
+ *
+ * A row's state is a virtual file.  What lies in a shard as it is is read from there, past the page
+ * cache if that is better; the rest, what is computed, packed, on a server or scattered over many
+ * places of the shards, from the virtual file.
  */
-#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/source.h"
@@ -16,6 +18,7 @@
 #include "ckpt/io/shards.h"
 #include "ckpt/vfile/extent.h"
 #include "ckpt/vfile/gather.h"
+#include "ckpt/vfile/vfile.h"
 #include "ckpt/zero/checkpoint.h"
 #include "gpu/load/load_impl.h"
 
@@ -26,9 +29,8 @@ struct zero_source {
 
 struct zero_tensor {
 	struct load_tensor t;
-	struct extent_map map;
-	struct gathers gathers;
-	uint32_t *used; /* shards in use */
+	struct vfile *elements; /* owned by t.file */
+	uint32_t *used;         /* shards in use */
 	size_t nused, cap;
 };
 
@@ -45,26 +47,31 @@ static void load_zero_end(struct load_tensor *t)
 	struct zero_tensor *const x = (struct zero_tensor *)t;
 
 	while (x->nused)
-		shards_unuse(((struct zero_source *)t->s)->c->shards, x->used[--x->nused]);
+		shards_unuse(vfile_shards(x->elements), x->used[--x->nused]);
 	free(x->used);
-	extent_done(&x->map);
-	gathers_done(&x->gathers);
+	source_close(&t->file);
 }
 
-static int find_whole(struct load_tensor *t, const struct param *p, const struct param_state *state,
-		      struct errmsg *err)
+/* Open the elements of a state as a file. */
+static int open_elements(struct load_tensor *t, const struct param *p, const struct slice *slice,
+			 const struct param_state *state, struct errmsg *err)
 {
 	struct zero_tensor *const x = (struct zero_tensor *)t;
 	struct checkpoint *const c = ((struct zero_source *)t->s)->c;
+	struct extent_map map = { 0 };
+	struct gathers gathers = { 0 };
+	int rc = t->s->cut ? checkpoint_slice(c, slice, state, &map, err)
+			   : checkpoint_extents(c, p, state, &map, &gathers, err);
 
-	tensor_init(&t->tensor, state->dtype, p->shape, p->ndim, false);
-	t->sorted_thirds = p->merge.rule == MERGE_THREE_SUB_PARAMS;
-	if (p->computed)
-		return errmsg_set(
-			err, -ENOTSUP,
-			"%s: %s is computed from several slices; mount it with ucfs and resume with --universal_checkpoint",
-			t->s->path, p->name);
-	return checkpoint_extents(c, p, state, &x->map, &x->gathers, err);
+	if (!rc) {
+		x->elements = vfile_new_tensors(c->shards, &(struct bytebuf){ 0 }, &map,
+						&(size_t){ 0 }, 1, &gathers, err);
+		rc = x->elements ? vfile_source_open(&t->file, x->elements, t->s->path, err)
+				 : -ENOMEM;
+	}
+	extent_done(&map);
+	gathers_done(&gathers);
+	return rc;
 }
 
 static int load_zero_begin(struct load_tensor *t, const char *state, struct errmsg *err)
@@ -90,106 +97,44 @@ static int load_zero_begin(struct load_tensor *t, const char *state, struct errm
 		return errmsg_set(err, states->refused_rc, "%s", states->refused);
 	if (!found)
 		return load_lacks(s, t->name, state, err);
-	if (s->cut) {
-		tensor_init(&t->tensor, found->dtype, slice->shape, slice->ndim, false);
-		rc = checkpoint_slice(z->c, slice, found, &((struct zero_tensor *)t)->map, err);
-	} else {
-		rc = find_whole(t, p, found, err);
-	}
-	if (rc)
-		load_zero_end(t);
-	return rc;
+	tensor_init(&t->tensor, found->dtype, s->cut ? slice->shape : p->shape,
+		    s->cut ? slice->ndim : p->ndim, false);
+	t->sorted_thirds = !s->cut && p->merge.rule == MERGE_THREE_SUB_PARAMS;
+	return open_elements(t, p, slice, found, err);
 }
 
-/* Elements of a tensor are looked for. */
-struct finding {
-	struct zero_tensor *x;
-	const struct gather *gather;
-	enum dtype dtype; /* of the elements that the map tells of */
-	float *to;        /* of the next element */
-	struct errmsg *err;
-};
-
-/* Append a run of a shard, which stays open until the tensor ends.  Its elements are read in the
- * type that the file has: they are converted when they are uploaded. */
-static int find_run(struct finding *f, const struct extent_walk *w)
-{
-	struct zero_tensor *const x = f->x;
-	struct shards *const shards = ((struct zero_source *)x->t.s)->c->shards;
-	const bool cast = extent_is_cast(w->e);
-	const enum dtype own = cast ? w->e->dtype : f->dtype;
-	const size_t n = w->len / dtype_size(f->dtype);
-	const uint32_t shard = w->e->shard;
-	const struct fileid *const id = shards_id(shards, shard);
-	struct shard_map map;
-	struct load_run run;
-	int rc;
-
-	if (!array_reserve(&x->used, &x->cap, x->nused + 1, sizeof(*x->used)))
-		return errmsg_nomem(f->err, NULL);
-	rc = shards_use(shards, shard, &map, f->err);
-	if (rc)
-		return rc;
-	x->used[x->nused++] = shard;
-	run = (struct load_run){
-		.file = { .name = shards_path(shards, shard),
-			  .size = id->size,
-			  .fd = map.fd,
-			  .id = *id },
-		.dtype = own,
-		.off = cast ? extent_cast_from(w->e, w->skip) : w->from,
-		.len = n * dtype_size(own),
-		.to = f->to,
-	};
-	f->to += n;
-	return load_tensor_add(&x->t, &run, f->err);
-}
-
-static int find_in_shards(struct finding *f, const struct extent_map *map, uint64_t off, size_t len)
-{
-	struct extent_walk w = extent_walk(map, off, len);
-	int rc = 0;
-
-	while (!rc && extent_next(&w)) {
-		/* A fresh state is zeros. */
-		if (w.e->kind == EXTENT_ZERO) {
-			f->to += w.len / dtype_size(f->dtype);
-			continue;
-		}
-		assert(w.e->kind == EXTENT_SHARD);
-		rc = find_run(f, &w);
-	}
-	return rc;
-}
-
-static int find_gathered(void *ctx, const struct gather_run *run)
-{
-	struct finding *const f = ctx;
-
-	return find_in_shards(f, &f->gather->sources[run->source], run->from, run->n);
-}
-
-static int load_zero_find(struct load_tensor *t, uint64_t first, size_t n, float *to,
-			  struct errmsg *err)
+/* Of a shard that has a descriptor.  It stays open until the tensor ends.  Elements are read in the
+ * type that it has: they are converted when they are uploaded. */
+static int load_zero_locate(struct load_tensor *t, struct load_run *run, struct errmsg *err)
 {
 	struct zero_tensor *const x = (struct zero_tensor *)t;
+	struct shards *const shards = vfile_shards(x->elements);
 	const size_t size = dtype_size(t->tensor.dtype);
-	struct extent_walk w = extent_walk(&x->map, first * size, n * size);
-	struct finding f = { .x = x, .to = to, .err = err };
-	int rc = 0;
+	struct extent_walk w = extent_walk(vfile_extents(x->elements), run->off, run->n * size);
+	struct shard_map map;
+	int rc;
 
-	assert(first + n <= t->tensor.numel);
-	while (!rc && extent_next(&w)) {
-		const bool gathered = w.e->kind == EXTENT_GATHER, cast = extent_is_cast(w.e);
-
-		f.dtype = gathered && cast ? w.e->dtype : t->tensor.dtype;
-		f.gather = gathered ? x->gathers.v[w.e->shard] : NULL;
-		rc = gathered ? gather_walk(f.gather, find_gathered, &f,
-					    w.len / size * dtype_size(f.dtype),
-					    cast ? extent_cast_from(w.e, w.skip) : w.from)
-			      : find_in_shards(&f, &x->map, w.off, w.len);
-	}
-	return rc;
+	if (!extent_next(&w))
+		return 0;
+	run->n = w.len / size;
+	run->zero = w.e->kind == EXTENT_ZERO;
+	if (w.e->kind != EXTENT_SHARD)
+		return 0;
+	if (!array_reserve(&x->used, &x->cap, x->nused + 1, sizeof(*x->used)))
+		return errmsg_nomem(err, NULL);
+	rc = shards_use(shards, w.e->shard, &map, err);
+	if (rc)
+		return rc;
+	x->used[x->nused++] = w.e->shard;
+	if (map.fd < 0) /* in a pack, or on a server */
+		return 0;
+	run->file = (struct source){ .name = shards_path(shards, w.e->shard),
+				     .fd = map.fd,
+				     .size = shards_id(shards, w.e->shard)->size,
+				     .id = *shards_id(shards, w.e->shard) };
+	run->dtype = extent_is_cast(w.e) ? w.e->dtype : run->dtype;
+	run->off = extent_is_cast(w.e) ? extent_cast_from(w.e, w.skip) : w.from;
+	return 0;
 }
 
 static int load_zero_check(const struct load_source *s, struct errmsg *err)
@@ -259,7 +204,7 @@ const struct load_ops load_zero_ops = {
 	.tensor_size = sizeof(struct zero_tensor),
 	.open = load_zero_open_source,
 	.begin = load_zero_begin,
-	.find = load_zero_find,
+	.locate = load_zero_locate,
 	.end = load_zero_end,
 	.check = load_zero_check,
 	.close = load_zero_close_source,

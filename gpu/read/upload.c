@@ -30,7 +30,6 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/system.h"
 #include "ckpt/format/cast.h"
-#include "ckpt/io/io.h"
 #include "ckpt/remote/latency.h"
 #include "gpu/backend/backend.h"
 #include "gpu/read/reader.h"
@@ -75,7 +74,6 @@ struct block {
 };
 
 struct upload {
-	struct uckpt *u;
 	struct backend *b;
 	struct reader *reader;
 	struct block *blocks;
@@ -92,10 +90,12 @@ struct upload {
 	struct errmsg err;
 };
 
-/* The piece owns its file descriptor and name. */
+/* The piece owns its file's descriptor and name. */
 static void upload_close_file(struct slot *s)
 {
-	source_close(&s->job.file);
+	if (s->job.file.fd >= 0)
+		close(s->job.file.fd);
+	s->job.file.fd = -1;
 	free((char *)s->job.file.name);
 	s->job.file.name = NULL;
 }
@@ -191,8 +191,8 @@ static void begin_after_compute(struct upload *q)
 	b->ops->queue_wait(b, QUEUE_COPY, e);
 }
 
-int upload_new(struct uckpt *u, struct upload **out, struct backend *b, unsigned width,
-	       unsigned most, struct errmsg *err)
+int upload_new(struct upload **out, struct backend *b, unsigned width, unsigned most,
+	       struct errmsg *err)
 {
 	struct upload *q = calloc(1, sizeof(*q));
 	int rc;
@@ -200,7 +200,6 @@ int upload_new(struct uckpt *u, struct upload **out, struct backend *b, unsigned
 	assert(width && width <= most);
 	if (!q)
 		return errmsg_nomem(err, NULL);
-	q->u = u;
 	q->b = b;
 	q->copying_end = &q->copying;
 	q->most = most * SLOTS_OF_READ;
@@ -364,15 +363,13 @@ static void *upload_place(struct slot *s)
 	return s->ready ? s->ready : s->to;
 }
 
-static int upload_open_file(struct upload *q, struct slot *s, const struct source *file,
-			    struct errmsg *err)
+static int upload_open_file(struct slot *s, const struct source *file, struct errmsg *err)
 {
 	s->job.file = *file;
 	s->job.file.name = strdup(file->name);
-	if (s->job.file.name && file->fd < 0) /* in a pack */
-		return io_open(q->u, s->job.file.name, &file->id, &s->job.file, err);
-	s->job.file.fd = fcntl(file->fd, F_DUPFD_CLOEXEC, 0);
-	if (s->job.file.name && s->job.file.fd >= 0)
+	if (file->fd >= 0)
+		s->job.file.fd = fcntl(file->fd, F_DUPFD_CLOEXEC, 0);
+	if (s->job.file.name && (s->job.file.fd >= 0 || file->fd < 0))
 		return 0;
 	return errmsg_errno(err, file->name, "cannot be read");
 }
@@ -410,7 +407,7 @@ static int upload_add_piece(struct upload *q, const struct source *file, uint64_
 	s->number = q->added++;
 	s->job.off = off;
 	s->job.len = piece.n * dtype_size(piece.dtype);
-	rc = upload_open_file(q, s, file, err);
+	rc = upload_open_file(s, file, err);
 	s->job.buf = upload_place(s);
 	if (!rc && !s->job.buf)
 		rc = errmsg_nomem(err, NULL);

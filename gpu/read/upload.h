@@ -10,7 +10,6 @@
 struct backend;
 struct errmsg;
 struct source;
-struct uckpt;
 
 /*
  * Uploads of tensor elements from files to a device, in large pieces, with reads and copies of
@@ -21,14 +20,15 @@ struct upload;
 
 /* Starts with `width` reads at once, and goes up to `most` as long as more of them make the
  * source faster (latency.h). */
-int upload_new(struct uckpt *u, struct upload **out, struct backend *b, unsigned width,
-	       unsigned most, struct errmsg *err);
+int upload_new(struct upload **out, struct backend *b, unsigned width, unsigned most,
+	       struct errmsg *err);
 
 /*
  * Queue bytes [off, off + len) of a file, elements of type `dtype`, to be stored at `to` as
- * float32 before upload_finish returns.  The source may be closed afterwards.  It is checked that
- * the file is the one that was opened until all is read.  The first error of any piece is returned
- * by this call, a later one or upload_finish; after it nothing more is read.
+ * float32 before upload_finish returns.  The source may be closed afterwards; one without a
+ * descriptor, when that has returned.  It is checked that the file is the one that was opened until
+ * all is read.  The first error of any piece is returned by this call, a later one or
+ * upload_finish; after it nothing more is read.
  */
 int upload_add(struct upload *q, const struct source *file, uint64_t off, size_t len,
 	       enum dtype dtype, float *to, struct errmsg *err);

@@ -143,6 +143,8 @@ train_later 1 one "${flags[@]}" "${at[@]}"
 echo '{ "parameter_with_3_sub_params_cat_dim_0": [".*query_key_value\\.(weight|bias)$"] }' >"$tmp/thirds.json"
 train_later 1 thirds-preset "${flags[@]}" "${at[@]}" --preset megatron-qkv-thirds
 train_later 1 thirds-rules "${flags[@]}" "${at[@]}" --rules "$tmp/thirds.json"
+sed '$ s/ }$/, "parameter_to_average_patterns": [".*layernorm.*"] }/' "$tmp/thirds.json" >"$tmp/average.json"
+train_later 1 thirds-average "${flags[@]}" "${at[@]}" --rules "$tmp/average.json"
 train_later 1 thirds-flag "${flags[@]}" "${at[@]}" --qkv_order thirds
 train_later 2 heads-flag "${flags[@]}" "${at[@]}" --qkv_order by_head
 train_later 2 heads-preset "${flags[@]}" "${at[@]}" --preset megatron-qkv-by-head
@@ -185,7 +187,7 @@ check "nothing decays: the checkpoint's weight decay is told" \
 
 as_real tp2_pp2_z1_fp32 2e-6 one
 check "another GELU is told" grep -q "exact GELU" "$tmp/one.log"
-for how in preset rules flag; do
+for how in preset rules average flag; do
 	same_bits "by $how: what was guessed" one thirds-$how
 done
 check "nothing is said against the files" bash -c "! grep -q 'its args tell' $tmp/one.log $tmp/thirds-*.log"

@@ -17,7 +17,6 @@
 #include "gpu/read/reader.h"
 #include "gpu/read/upload.h"
 #include "tests/support/apart.h"
-#include "tests/support/context.h"
 #include "tests/support/openfiles.h"
 #include "tests/support/unit.h"
 
@@ -124,7 +123,7 @@ static void everything_arrives(void **state)
 		float *to = b->ops->alloc(b, (all + 1) * sizeof(*to));
 		struct upload *q;
 
-		assert_int_equal(upload_new(test_context(), &q, b, 1 + round, 8, NULL), 0);
+		assert_int_equal(upload_new(&q, b, 1 + round, 8, NULL), 0);
 		for (size_t i = 0; i < COUNT(jobs); i++) {
 			const struct job *j = &jobs[i];
 			struct source src = open_file();
@@ -176,7 +175,7 @@ static void cold_files_stay_cold(void **state)
 			source_close(&src);
 			skip();
 		}
-		assert_int_equal(upload_new(test_context(), &q, b, 2, 2, NULL), 0);
+		assert_int_equal(upload_new(&q, b, 2, 2, NULL), 0);
 		assert_int_equal(upload_add(q, &src, j->off, len, j->dtype, to, NULL), 0);
 		assert_int_equal(upload_finish(q, NULL), 0);
 		upload_free(q);
@@ -198,7 +197,7 @@ static int read_short(struct backend *b, float *to, uint64_t off, struct errmsg 
 	int rc;
 
 	assert_int_equal(truncate(FILE_NAME, FILE_BYTES / 2), 0);
-	assert_int_equal(upload_new(test_context(), &q, b, 4, 4, NULL), 0);
+	assert_int_equal(upload_new(&q, b, 4, 4, NULL), 0);
 	rc = upload_add(q, &src, off, FILE_BYTES - off, DTYPE_F32, to, err);
 	source_close(&src);
 	if (!rc)
@@ -237,7 +236,7 @@ static void a_file_that_is_written_to_is_noticed(void **state)
 		struct upload *q;
 
 		src.id.mtime_ns--;
-		assert_int_equal(upload_new(test_context(), &q, b, 4, 4, NULL), 0);
+		assert_int_equal(upload_new(&q, b, 4, 4, NULL), 0);
 		assert_int_equal(upload_add(q, &src, 0, 4096, DTYPE_F32, to, NULL), 0);
 		assert_int_equal(upload_finish(q, &err), -EIO);
 		assert_string_equal(err.text, FILE_NAME ": was written to since it was planned");
@@ -259,7 +258,7 @@ static void nothing_more_is_read_after_a_failure(void **state)
 
 	src = open_file();
 	bad.fd = open(".", O_RDONLY | O_DIRECTORY);
-	assert_int_equal(upload_new(test_context(), &q, b, 2, 2, NULL), 0);
+	assert_int_equal(upload_new(&q, b, 2, 2, NULL), 0);
 	assert_int_equal(upload_add(q, &bad, 0, 4, DTYPE_F32, to, &err), 0);
 	/* On a busy machine the reader that fails may be the last to run. */
 	for (unsigned i = 0; i < 10000 && !rc; i++) {
@@ -283,7 +282,7 @@ static void beyond_the_end_is_refused_at_once(void **state)
 	struct upload *q;
 	float x;
 
-	assert_int_equal(upload_new(test_context(), &q, cpu(), 2, 2, NULL), 0);
+	assert_int_equal(upload_new(&q, cpu(), 2, 2, NULL), 0);
 	assert_int_equal(upload_add(q, &src, FILE_BYTES - 3, 4, DTYPE_F32, &x, &err), -EBADMSG);
 	assert_non_null(strstr(err.text, FILE_NAME ": ends at 20971520"));
 	assert_int_equal(upload_finish(q, NULL), 0);
@@ -300,7 +299,7 @@ static void it_can_be_given_up(void **state)
 		struct source src = open_file();
 		struct upload *q;
 
-		assert_int_equal(upload_new(test_context(), &q, b, 3, 3, NULL), 0);
+		assert_int_equal(upload_new(&q, b, 3, 3, NULL), 0);
 		assert_int_equal(upload_add(q, &src, 0, FILE_BYTES, DTYPE_F32, to, NULL), 0);
 		upload_free(q);
 		source_close(&src);
