@@ -15,8 +15,9 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/parallel.h"
 #include "ckpt/base/system.h"
-#include "ckpt/table/tagdir.h"
+#include "ckpt/foreign/loaders.h"
 #include "ckpt/format/names.h"
+#include "ckpt/table/checkpoint.h"
 #include "ckpt/table/user_rules.h"
 #include "gpu/backend/backend.h"
 #include "gpu/comm/comm.h"
@@ -32,44 +33,60 @@
 #define READS_MAX 16u
 #define READS_FAR 64u
 
-static void free_source(struct load_source *s)
+static bool has_rules(const struct load *l)
 {
-	free(s->tensors);
-	free(s);
+	return l->o->rules->preset.info || l->o->rules->file.info;
+}
+
+int load_open_table(struct load *l)
+{
+	struct uckpt *const u = l->o->u;
+	const char *const path = l->got->path;
+
+	return loaders_open(u, path, detect(u, path, NULL), NULL, has_rules(l) ? l->o->rules : NULL,
+			    &l->table, l->err)
+		       ?: l->table->ops->check(l->table, false, l->err);
 }
 
 static int load_open_source(struct load *l)
 {
-	const struct user_rules *const rules = l->o->rules;
 	const struct gpt2 *const m = &l->whole;
-	const struct load_ops *const ops = l->o->universal ? &load_universal_ops : &load_zero_ops;
+	const struct load_ops *const ops = l->o->universal ? &load_universal_ops : &load_table_ops;
+	const unsigned tensor = l->z->model->part.size;
 	struct load_source *s = calloc(1, ops->size);
-	int rc;
+	int rc = s ? 0 : errmsg_nomem(l->err, NULL);
 
-	if (!s)
-		return errmsg_nomem(l->err, NULL);
+	if (!rc && !l->o->universal && !l->table)
+		rc = load_open_table(l);
+	if (!rc && !(s->tensors = calloc(m->nparams, sizeof(*s->tensors))))
+		rc = errmsg_nomem(l->err, NULL);
+	if (rc) {
+		free(s);
+		return rc;
+	}
 	s->u = l->o->u;
 	s->ops = ops;
+	s->table = l->table;
 	s->path = l->got->path;
 	s->model = l->z->model;
 	s->whole = m;
-	s->rules = rules->preset.info || rules->file.info ? rules : NULL;
+	/* The user's rules say how slices are merged. */
+	s->cut = l->table && tensor > 1 && l->table->tp == tensor && !has_rules(l);
 	s->naming = l->metadata.naming;
-	s->tensors = calloc(m->nparams, sizeof(*s->tensors));
-	for (size_t i = 0; s->tensors && i < m->nparams; i++)
+	for (size_t i = 0; i < m->nparams; i++)
 		naming_tensor(&s->tensors[i], &s->naming, m, &m->params[i]);
-	rc = s->tensors ? ops->open(s, l->err) : errmsg_nomem(l->err, NULL);
-	if (rc)
-		free_source(s);
-	else
-		l->source = s;
-	return rc;
+	if (ops->open)
+		ops->open(s);
+	l->source = s;
+	return 0;
 }
 
 static void load_close_source(struct load *l)
 {
-	l->source->ops->close(l->source);
-	free_source(l->source);
+	if (l->source->ops->close)
+		l->source->ops->close(l->source);
+	free(l->source->tensors);
+	free(l->source);
 }
 
 /*
@@ -93,6 +110,8 @@ static int add_preset(struct load *l)
 			l->err, -EINVAL,
 			"%s: does not tell the order of the rows of query_key_value; give --qkv_order",
 			l->got->path);
+	checkpoint_close(l->table);
+	l->table = NULL;
 	return user_rules_preset(rules,
 				 f->naming.qkv == NAMING_QKV_THIRDS ? "megatron-qkv-thirds"
 								    : "megatron-qkv-by-head",
@@ -192,6 +211,7 @@ int load_checkpoint(struct zero *z, const struct load_options *o, struct load_re
 	if (rc)
 		return rc;
 	rc = load_find_checkpoint(&l) ?: load_all(&l);
+	checkpoint_close(l.table);
 	gpt2_done(&l.whole);
 	if (rc)
 		return rc;

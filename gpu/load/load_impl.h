@@ -12,6 +12,7 @@
 #include "gpu/model/naming.h"
 
 struct backend;
+struct checkpoint;
 struct fragment;
 struct upload;
 struct user_rules;
@@ -38,8 +39,8 @@ struct load_ops {
 	size_t size;        /* of the kind's own struct, whose first member is
 		      * load_source */
 	size_t tensor_size; /* the same, with load_tensor */
-	/* Open the checkpoint at ->path.  After an error `close` is not called. */
-	int (*open)(struct load_source *s, struct errmsg *err);
+	/* Look at the checkpoint at ->path, unless NULL. */
+	void (*open)(struct load_source *s);
 	/*
 	 * Find the masters of the parameter (`state` is NULL) or the named state, and fill in the
 	 * rest of `t`.  -ENOENT with a message that names it if it is missing. After an error
@@ -55,17 +56,17 @@ struct load_ops {
 
 	/* Call load_known for each parameter that the optimizer owns, until it fails.  A source
 	 * in which a missing parameter is a missing file looks for all parameters of the model,
-	 * too.  NULL: `open` has done so. */
+	 * too. */
 	int (*check)(const struct load_source *s, struct errmsg *err);
-	void (*close)(struct load_source *s); /* frees all but `s` itself */
+	void (*close)(struct load_source *s); /* frees all but `s` itself; or NULL */
 };
 
 struct load_source {
 	struct uckpt *u;
 	const struct load_ops *ops;
+	struct checkpoint *table;         /* NULL: a universal checkpoint */
 	const char *path;                 /* of the tag; borrowed */
 	const struct gpt2 *model, *whole; /* this rank's part, and all of it */
-	const struct user_rules *rules;   /* NULL: none */
 	bool cut;             /* tensors are this tensor-parallel rank's part, not the whole */
 	struct naming naming; /* of its parameters */
 	struct naming_tensor *tensors; /* all of them, whole, by number */
@@ -96,7 +97,7 @@ int load_known(const struct load_source *s, const char *param, struct errmsg *er
 int load_lacks(const struct load_source *s, const char *param, const char *state,
 	       struct errmsg *err);
 
-extern const struct load_ops load_zero_ops, load_universal_ops;
+extern const struct load_ops load_table_ops, load_universal_ops;
 
 /* The path of what is below `dir`.  -ENAMETOOLONG. */
 int load_path(char path[PATH_MAX], const char *dir, const char *name, struct errmsg *err);
@@ -125,6 +126,7 @@ struct load {
 	const struct load_options *o;
 	struct load_result *got;
 	struct load_metadata metadata;
+	struct checkpoint *table; /* NULL: none is open, or it is a universal checkpoint */
 	struct load_source *source;
 	struct gpt2 whole;
 	struct upload *upload;
@@ -153,7 +155,10 @@ int load_tensors(struct load *l);
 int load_arranged_send(struct load *l, struct load_tensor *t, const struct naming_tensor *form,
 		       const struct gpt2_param *p, const struct fragment *f, float *part);
 
-/* Fill in l->metadata, and the result's scalars. */
+/* Open the checkpoint's table, with the rules that there are. */
+int load_open_table(struct load *l);
+
+/* Fill in l->metadata, and the result's scalars.  Opens the table. */
 int load_metadata(struct load *l);
 
 /* Find out whether a checkpoint is Megatron's, with `root` the content of its

@@ -14,35 +14,13 @@
 #include "ckpt/base/array.h"
 #include "ckpt/format/names.h"
 #include "ckpt/format/value.h"
+#include "ckpt/table/checkpoint.h"
 #include "gpu/load/load_impl.h"
 
 #define FPDT "ds_sequence_parallel_fpdt"
 
-static bool has_shape(const struct value *root, const char *name)
-{
-	const struct value *shapes = value_find(root, "param_shapes");
-	const struct value_seq *groups = value_items(shapes);
-
-	for (size_t i = 0; groups && i < groups->n; i++)
-		if (value_find(groups->v[i], name))
-			return true;
-	return value_find(shapes, name);
-}
-
-/* Without ZeRO there are no shapes. */
-static bool has_vocabulary(const struct value *root, const char *name)
-{
-	const struct value_seq *patterns =
-		value_find_items(value_find(root, KEY_UC_INFO), "vocabulary_parameter_patterns");
-
-	for (size_t i = 0; patterns && i < patterns->n; i++)
-		if (value_is_str(patterns->v[i], name))
-			return true;
-	return false;
-}
-
 /* By the name of the token embedding. */
-static enum naming_family find_family(const struct load *l, const struct value *root)
+static enum naming_family find_family(const struct load *l)
 {
 	static const enum naming_family families[] = { NAMING_MEGATRON, NAMING_MEGATRON_MODEL };
 
@@ -53,8 +31,8 @@ static enum naming_family find_family(const struct load *l, const struct value *
 
 		naming_tensor(&t, &n, &l->whole, &l->whole.params[GPT2_WTE]);
 		snprintf(in_tree, sizeof(in_tree), "zero/%s", t.name);
-		if (l->o->universal ? load_mode(l->o->u, l->got->path, in_tree) != 0
-				    : has_shape(root, t.name) || has_vocabulary(root, t.name))
+		if (l->table ? checkpoint_find(l->table, t.name) != NULL
+			     : load_mode(l->o->u, l->got->path, in_tree) != 0)
 			return families[i];
 	}
 	return NAMING_HF;
@@ -129,7 +107,7 @@ int load_megatron(struct load *l, const struct value *root)
 {
 	struct load_metadata *const f = &l->metadata;
 
-	f->naming.family = find_family(l, root);
+	f->naming.family = find_family(l);
 	if (f->naming.family == NAMING_HF)
 		return 0;
 	f->tensor_ranks = tensor_ranks(root);

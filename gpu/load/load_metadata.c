@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The scalars of a checkpoint: the run's step, the number of updates and where the optimizer
- * stores it, hyperparameters, and the loss scale.
+ * stores it, hyperparameters, and the loss scale.  A table has them in what its first rank has
+ * pickled, a universal checkpoint in files that DeepSpeed's converter has made of that.
  *
- * Kinds of Adam store their step in different places, and so do the two dialects of universal
- * checkpoints.  All of them use the keys below somewhere in one dict, or in any parameter's
- * step.pt.
+ * Kinds of Adam store their step in different places: among the states of parameters, which a
+ * universal checkpoint has in a step.pt of each, or (stage 3) in the optimizer's dict; or in the
+ * first of the optimizer's groups.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -14,21 +15,18 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/json.h"
-#include "ckpt/table/detect.h"
-#include "ckpt/table/tagdir.h"
-#include "ckpt/foreign/dcp.h"
-#include "ckpt/format/cast.h"
+#include "ckpt/foreign/loaders.h"
+#include "ckpt/table/checkpoint.h"
 #include "ckpt/format/names.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/format/value.h"
 #include "ckpt/io/io.h"
 #include "ckpt/vfile/file_layout.h"
-#include "ckpt/views/zero_object.h"
 #include "gpu/config/config.h"
 #include "gpu/load/load_impl.h"
 #include "gpu/zero/zero.h"
 
-#define STEP_MAX (INT64_C(1) << 53)
+#define STEP_MAX 0x1p53
 
 /* The limits of the flags. */
 #define LR_MAX 1e3
@@ -120,77 +118,63 @@ static void take_configured_kind(const struct value *root, struct optimizer_conf
 		to->kind = OPTIMIZER_ADAMW;
 }
 
-/* The run's part of a checkpoint, in its first model states. */
-static int run_metadata(struct load *l)
+/* What the first model states tell, whose object is `root`. */
+static int take_model(struct load *l, const char *file, const struct value *root)
 {
-	static const char *const names[] = { "mp_rank_00_model_states.pt",
-					     "zero_pp_rank_0_mp_rank_00_model_states.pt", NULL };
-	const struct value *root;
-	struct file f;
-	int rc = open_first(l, &f, names);
-
-	if (rc == -ENOENT)
-		return l->o->ignore_missing
-			       ? load_megatron(l, NULL)
-			       : errmsg_set(
-					 l->err, rc,
-					 "%s: no model states, which contain the step; --ignore_missing_optim starts at step 0",
-					 l->got->path);
-	if (rc)
-		return rc;
-	root = f.pt.root;
+	if (!value_find(root, "global_steps"))
+		return errmsg_set(l->err, -EBADMSG, "%s: has no global_steps", file);
 	l->got->step = count_at(root, "global_steps");
 	l->got->skipped = count_at(root, "skipped_steps");
 	l->metadata.original_vocab = count_at(value_find(root, KEY_UC_INFO), "original_vocab_size");
 	if (!l->o->no_optimizer)
 		take_configured_kind(root, &l->metadata.optimizer);
-	rc = value_find(root, "global_steps")
-		     ? load_megatron(l, root)
-		     : errmsg_set(l->err, -EBADMSG, "%s: has no global_steps", f.path);
-	ptfile_close(&f.pt);
-	return rc;
+	return load_megatron(l, root);
 }
 
-/* Read the element of a tensor; *out stays as it is if that is no step. */
-static int read_number(const struct ptfile *pt, enum dtype dtype, uint64_t at, int64_t *out,
-		       struct errmsg *err)
+/* Take the steps that the optimizer has made, which it has in this way. */
+static int take_updates(struct load *l, const char *file, enum optimizer_flavor flavor, double n)
 {
-	uint8_t bytes[sizeof(double)];
-	const int rc = source_read(&pt->ends, bytes, dtype_size(dtype), at, err);
-	float x;
-
-	if (rc)
-		return rc;
-	cast_to_float(dtype, bytes, &x, 1);
-	if (x >= 0 && x < (float)STEP_MAX)
-		*out = (int64_t)x;
+	if (!(n >= 0 && n < STEP_MAX))
+		return errmsg_set(l->err, -EBADMSG, "%s: the step is not a number from 0 to 2^53",
+				  file);
+	l->metadata.optimizer.flavor = flavor;
+	l->got->has_updates = true;
+	l->metadata.updates = (uint64_t)n;
 	return 0;
 }
 
-/* A step is an int, or a tensor of one element. */
-static int take_step(struct load *l, const struct ptfile *pt, const struct value *v)
+/* The same of a state in a file, a number or a tensor of one element. */
+static int take_step(struct load *l, const struct ptfile *pt, struct value *v)
 {
-	int64_t step = -1;
-	struct tensor t;
-	uint64_t at;
-	int rc;
+	const bool tensor = tensor_is(v);
+	struct arena a = { 0 };
+	double n = -1;
+	int rc = tensor ? ptfile_number(pt, v, "step", &a, &v, l->err) : 0;
 
-	if (tensor_is(v)) {
-		l->metadata.optimizer.flavor = OPTIMIZER_TORCH;
-		rc = ptfile_run(pt, v, "step", &t, &at, l->err);
-		if (!rc && t.numel == 1 && cast_knows(t.dtype))
-			rc = read_number(pt, t.dtype, at, &step, l->err);
-		if (rc)
-			return rc;
-	} else {
-		l->metadata.optimizer.flavor = OPTIMIZER_DEEPSPEED_CPU;
-		value_get_int(v, &step);
+	if (!rc)
+		rc = take_updates(l, pt->src.name,
+				  tensor ? OPTIMIZER_TORCH : OPTIMIZER_DEEPSPEED_CPU,
+				  get_float(v, &n) ? n : -1);
+	arena_done(&a);
+	return rc;
+}
+
+/* The same of the states of parameters. */
+static int take_steps(struct load *l, const char *file, const struct param_states *states)
+{
+	double n = -1;
+
+	if (states->refused)
+		return errmsg_set(l->err, states->refused_rc, "%s", states->refused);
+	for (size_t i = 1; i < states->n; i++) {
+		const struct param_state *st = &states->v[i];
+
+		if (strcmp(st->name, "step") == 0)
+			return take_updates(l, file,
+					    st->kind == STATE_TENSOR ? OPTIMIZER_TORCH
+								     : OPTIMIZER_DEEPSPEED_CPU,
+					    param_state_number(st, &n) ? n : -1);
 	}
-	if (step < 0 || step >= STEP_MAX)
-		return errmsg_set(l->err, -EBADMSG, "%s: the step is not a number from 0 to 2^53",
-				  pt->src.name);
-	l->got->has_updates = true;
-	l->metadata.updates = (uint64_t)step;
 	return 0;
 }
 
@@ -256,28 +240,6 @@ static int take_groups(struct load *l, const char *file, const struct value *gro
 	return 0;
 }
 
-static int take_optimizer(struct load *l, const struct ptfile *pt, const struct value *dict)
-{
-	const struct value *inner = inner_optimizer(dict);
-	const struct value *groups = value_find(inner, KEY_PARAM_GROUPS);
-	const struct value_dict *states = value_find_pairs(inner, "state");
-	const struct value *in_state, *in_group;
-	int rc;
-
-	if (!groups)
-		groups = value_find(dict, KEY_PARAM_GROUPS);
-	in_state = states && states->n ? value_find(states->v[0].val, "step") : NULL;
-	in_group = value_find(value_item(groups, 0), "step");
-	rc = take_groups(l, pt->src.name, groups);
-	if (rc || in_state)
-		return rc ? rc : take_step(l, pt, in_state);
-	if (!in_group)
-		return 0;
-	rc = take_step(l, pt, in_group);
-	l->metadata.optimizer.flavor = OPTIMIZER_APEX;
-	return rc;
-}
-
 static bool get_count(const struct value *dict, const char *key, int64_t *out)
 {
 	return value_get_int(value_find(dict, key), out);
@@ -308,42 +270,101 @@ static void take_scaler(const struct value *dict, struct load_result *got)
 		got->scaler = s;
 }
 
-/* The optimizer's part, in a file of a universal checkpoint or the first rank's shard. */
-static int optimizer_metadata(struct load *l)
+/* Take what an optimizer's dict tells; `pt` is its file, if it has one. */
+static int take_optimizer(struct load *l, const char *file, const struct ptfile *pt,
+			  const struct value *dict)
 {
-	static const char *const shards[] = { "zero_pp_rank_0_mp_rank_00_optim_states.pt",
-					      "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt",
-					      "fp16_zero_pp_rank_0_mp_rank_00_optim_states.pt",
-					      "zero_pp_rank_0_mp_rank_00optim_states.pt",
-					      "mp_rank_00_model_states.pt",
-					      NULL };
-	static const char *const tree[] = { "zero/optimizer_state.pt", NULL };
-	const bool universal = l->o->universal;
-	const struct value *dict;
-	struct file f;
-	int rc = open_first(l, &f, universal ? tree : shards);
+	const struct value *groups = value_find(inner_optimizer(dict), KEY_PARAM_GROUPS)
+					     ?: value_find(dict, KEY_PARAM_GROUPS);
+	struct value *step = value_find(value_item(groups, 0), "step");
+	int rc = take_groups(l, file, groups);
 
-	if (rc == -ENOENT && !universal)
-		return errmsg_set(l->err, rc, "%s: not a checkpoint", l->got->path);
-	if (rc == -ENOENT && !l->o->ignore_missing)
-		return errmsg_set(
-			l->err, rc,
-			"%s/%s: missing; --ignore_missing_optim starts with fresh optimizer state",
-			l->got->path, tree[0]);
-	if (rc)
-		return rc == -ENOENT ? 0 : rc;
-	dict = f.pt.root;
-	if (!universal)
-		dict = value_find(dict, KEY_OPTIMIZER_STATE_DICT) ?: value_find(dict, "optimizer");
 	take_scaler(dict, l->got);
-	rc = take_optimizer(l, &f.pt, dict);
+	if (rc || !step)
+		return rc;
+	rc = take_step(l, pt, step);
+	l->metadata.optimizer.flavor = OPTIMIZER_APEX;
+	return rc;
+}
+
+/* The object of the first rank, as its file has it if there is one. */
+static const struct value *first_object(struct checkpoint *c, enum checkpoint_object what,
+					struct file_layout *d)
+{
+	const struct value *made = c->ops->object(c, what, 0, 0, d);
+
+	return d->old.root ?: made;
+}
+
+static int table_metadata(struct load *l, struct checkpoint *c)
+{
+	struct file_layout model = { .err = l->err }, optimizer = { .err = l->err };
+	const struct value *root = first_object(c, OBJECT_MODEL, &model);
+	int rc = model.rc ?: take_model(l, checkpoint_path(c, OBJECT_MODEL, 0, 0), root);
+
+	if (!rc && !l->o->no_optimizer) {
+		const char *const file = checkpoint_path(c, OBJECT_OPTIMIZER, 0, 0);
+
+		root = first_object(c, OBJECT_OPTIMIZER, &optimizer);
+		rc = optimizer.rc
+			     ?: take_optimizer(l, file, &optimizer.old,
+					       value_find(root, KEY_OPTIMIZER_STATE_DICT)
+						       ?: value_find(root, "optimizer"));
+		if (!rc && c->ranks->ngroups)
+			rc = take_steps(l, file, c->ranks->groups->states);
+	}
+	layout_done(&model);
+	layout_done(&optimizer);
+	return rc;
+}
+
+static int tree_model(struct load *l)
+{
+	static const char *const names[] = { "mp_rank_00_model_states.pt",
+					     "zero_pp_rank_0_mp_rank_00_model_states.pt", NULL };
+	struct file f;
+	int rc = open_first(l, &f, names);
+
+	if (rc == -ENOENT)
+		return l->o->ignore_missing
+			       ? load_megatron(l, NULL)
+			       : errmsg_set(
+					 l->err, rc,
+					 "%s: no model states, which contain the step; --ignore_missing_optim starts at step 0",
+					 l->got->path);
+	if (rc)
+		return rc;
+	rc = take_model(l, f.path, f.pt.root);
 	ptfile_close(&f.pt);
 	return rc;
 }
 
-/* A universal checkpoint has a parameter's step.pt if the optimizer counts steps per
- * parameter. */
-static int step_metadata(struct load *l)
+static int tree_optimizer(struct load *l)
+{
+	static const char *const names[] = { "zero/optimizer_state.pt", NULL };
+	const struct value_dict *states;
+	struct value *step;
+	struct file f;
+	int rc = open_first(l, &f, names);
+
+	if (rc == -ENOENT && !l->o->ignore_missing)
+		return errmsg_set(
+			l->err, rc,
+			"%s/%s: missing; --ignore_missing_optim starts with fresh optimizer state",
+			l->got->path, names[0]);
+	if (rc)
+		return rc == -ENOENT ? 0 : rc;
+	rc = take_optimizer(l, f.path, &f.pt, f.pt.root);
+	states = value_find_pairs(inner_optimizer(f.pt.root), "state");
+	step = states && states->n ? value_find(states->v[0].val, "step") : NULL;
+	if (!rc && step)
+		rc = take_step(l, &f.pt, step);
+	ptfile_close(&f.pt);
+	return rc;
+}
+
+/* Of stages 1 and 2 there is a parameter's step.pt, if the optimizer counts steps per parameter. */
+static int tree_step(struct load *l)
 {
 	char name[sizeof("zero//step.pt") + NAMING_NAME_MAX];
 	const char *const names[] = { name, NULL };
@@ -361,83 +382,33 @@ static int step_metadata(struct load *l)
 	return rc;
 }
 
-/* The steps that the first group's parameters have made. */
-static void take_steps(struct load *l, const struct param_states *states)
+static int tree_metadata(struct load *l)
 {
-	double n;
+	const int rc = tree_model(l);
 
-	for (size_t i = 1; i < states->n; i++) {
-		const struct param_state *st = &states->v[i];
-
-		if (strcmp(st->name, "step") != 0 || !param_state_number(st, &n) ||
-		    !(n >= 0 && n < (double)STEP_MAX))
-			continue;
-		l->metadata.optimizer.flavor =
-			st->kind == STATE_TENSOR ? OPTIMIZER_TORCH : OPTIMIZER_DEEPSPEED_CPU;
-		l->got->has_updates = true;
-		l->metadata.updates = (uint64_t)n;
-	}
-}
-
-/* What a distributed checkpoint has in place of both files. */
-static int dcp_metadata(struct load *l, struct checkpoint *c)
-{
-	struct file_layout d = { .err = l->err };
-	const struct value *root = zero_object_states(c, 0, 0, &d);
-	int rc = d.rc ?: load_megatron(l, root);
-
-	l->got->step = (uint64_t)c->facts.global_steps;
-	if (!rc && !l->o->no_optimizer && c->ranks->ngroups) {
-		root = value_find(c->ops->object(c, OBJECT_OPTIMIZER, 0, 0, &d),
-				  KEY_OPTIMIZER_STATE_DICT);
-		take_steps(l, c->ranks->groups->states);
-		rc = d.rc
-			     ?: take_groups(l, c->path,
-					    value_find(value_find(root, KEY_BASE_OPTIMIZER_STATE),
-						       KEY_PARAM_GROUPS));
-	}
-	layout_done(&d);
-	return rc;
-}
-
-/* The metadata of a tag; `*whole` if its optimizer's is among it. */
-static int tag_metadata(struct load *l, bool *whole)
-{
-	struct checkpoint *c;
-	int rc;
-
-	*whole = !l->o->universal && detect(l->o->u, l->got->path, NULL) == DIR_DCP;
-	if (!*whole)
-		return run_metadata(l);
-	rc = checkpoint_open(l->o->u, &dcp_checkpoint_ops, l->got->path, NULL, NULL, &c, l->err);
-	if (rc)
-		return rc;
-	rc = dcp_metadata(l, c);
-	checkpoint_close(c);
-	return rc;
+	return rc || l->o->no_optimizer ? rc : tree_optimizer(l) ?: tree_step(l);
 }
 
 int load_metadata(struct load *l)
 {
 	const struct optimizer_config *const run = &l->z->optimizer;
 	struct optimizer_config *const o = &l->metadata.optimizer;
-	bool whole;
-	int rc;
+	int rc = 0;
 
 	*o = *run;
 	o->decay = l->o->no_optimizer ? o->decay : DECAY_ALL;
-	rc = tag_metadata(l, &whole);
+	if (!l->o->universal)
+		rc = load_open_table(l);
+	if (!rc)
+		rc = l->table ? table_metadata(l, l->table) : tree_metadata(l);
 	if (!rc && l->got->dropout == 0)
 		l->got->dropout = config_dropout(l);
 	if (rc || l->o->no_optimizer)
 		return rc;
-	rc = whole ? 0 : optimizer_metadata(l);
-	if (!rc && l->o->universal)
-		rc = step_metadata(l);
 	if (l->o->scheduled)
 		o->lr = run->lr;
 	/* Where nothing may decay, nothing does. */
 	if (l->metadata.naming.family == NAMING_HF || run->decay == DECAY_NONE)
 		o->decay = run->decay;
-	return rc;
+	return 0;
 }

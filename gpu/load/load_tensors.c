@@ -382,7 +382,7 @@ int load_lacks(const struct load_source *s, const char *param, const char *state
 static int check(const struct load *l)
 {
 	const struct load_source *const s = l->source;
-	const int rc = s->ops->check ? s->ops->check(s, l->err) : 0;
+	const int rc = s->ops->check(s, l->err);
 
 	if (rc || l->o->no_optimizer || l->got->has_updates || l->o->ignore_missing)
 		return rc;

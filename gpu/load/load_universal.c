@@ -232,17 +232,15 @@ static void load_universal_close_source(struct load_source *s)
 	mount_shards_done(&((struct universal_source *)s)->shards);
 }
 
-static int load_universal_open_source(struct load_source *s, struct errmsg *err)
+static void load_universal_open_source(struct load_source *s)
 {
 	struct universal_source *u = (struct universal_source *)s;
 
-	(void)err;
 	pthread_mutex_init(&u->shards.lock, NULL);
 	u->weights = load_mode(s->u, s->path, "source.txt") != 0;
 	if (!load_mode(s->u, s->path, "zero/" PREFIX "wte.weight") &&
 	    load_mode(s->u, s->path, "zero/wte.weight"))
 		u->skip = strlen(PREFIX);
-	return 0;
 }
 
 const struct load_ops load_universal_ops = {

@@ -77,7 +77,7 @@ while IFS='|' read -r case file pattern; do
 	refused_later "$case: no $file" "$pattern" 2 "${flags[@]}" --resume="$bad" \
 		--checkpoint_tag global_step5
 done <<'END'
-tp2_pp2_z1_fp32|mp_rank_00_model_states.pt|no model states
+tp2_pp2_z1_fp32|mp_rank_00_model_states.pt|model-states file of .* model-parallel rank 0 is missing
 tp2_pp2_z1_fp32|mp_rank_03_model_states.pt|model-states file of .* model-parallel rank 3 is missing
 tp2_pp2_z1_fp32|zero_pp_rank_0_mp_rank_02_optim_states.pt|optimizer shard of .* model-parallel rank 2 is missing
 tp2_pp2_z1_fp32|layer_02-model_00-model_states.pt|layer_02-model_00-model_states.pt is missing

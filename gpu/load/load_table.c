@@ -14,7 +14,6 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/source.h"
-#include "ckpt/foreign/loaders.h"
 #include "ckpt/io/shards.h"
 #include "ckpt/vfile/extent.h"
 #include "ckpt/vfile/gather.h"
@@ -22,12 +21,7 @@
 #include "ckpt/zero/checkpoint.h"
 #include "gpu/load/load_impl.h"
 
-struct zero_source {
-	struct load_source s;
-	struct checkpoint *c;
-};
-
-struct zero_tensor {
+struct table_tensor {
 	struct load_tensor t;
 	struct vfile *elements; /* owned by t.file */
 	uint32_t *used;         /* shards in use */
@@ -35,16 +29,16 @@ struct zero_tensor {
 };
 
 /* The slice of this tensor-parallel rank; NULL if it has none. */
-static const struct slice *own_slice(const struct zero_source *z, const struct param *p)
+static const struct slice *own_slice(const struct load_source *s, const struct param *p)
 {
-	if (!z->s.cut)
+	if (!s->cut)
 		return p->first;
-	return z->s.model->part.rank < p->nslices ? p->slices[z->s.model->part.rank] : NULL;
+	return s->model->part.rank < p->nslices ? p->slices[s->model->part.rank] : NULL;
 }
 
-static void load_zero_end(struct load_tensor *t)
+static void load_table_end(struct load_tensor *t)
 {
-	struct zero_tensor *const x = (struct zero_tensor *)t;
+	struct table_tensor *const x = (struct table_tensor *)t;
 
 	while (x->nused)
 		shards_unuse(vfile_shards(x->elements), x->used[--x->nused]);
@@ -56,8 +50,8 @@ static void load_zero_end(struct load_tensor *t)
 static int open_elements(struct load_tensor *t, const struct param *p, const struct slice *slice,
 			 const struct param_state *state, struct errmsg *err)
 {
-	struct zero_tensor *const x = (struct zero_tensor *)t;
-	struct checkpoint *const c = ((struct zero_source *)t->s)->c;
+	struct table_tensor *const x = (struct table_tensor *)t;
+	struct checkpoint *const c = t->s->table;
 	struct extent_map map = { 0 };
 	struct gathers gathers = { 0 };
 	int rc = t->s->cut ? checkpoint_slice(c, slice, state, &map, err)
@@ -74,19 +68,18 @@ static int open_elements(struct load_tensor *t, const struct param *p, const str
 	return rc;
 }
 
-static int load_zero_begin(struct load_tensor *t, const char *state, struct errmsg *err)
+static int load_table_begin(struct load_tensor *t, const char *state, struct errmsg *err)
 {
 	struct load_source *const s = t->s;
-	struct zero_source *z = (struct zero_source *)s;
-	const struct param *p = checkpoint_find(z->c, t->name);
-	const struct slice *slice = p ? own_slice(z, p) : NULL;
+	const struct param *p = checkpoint_find(s->table, t->name);
+	const struct slice *slice = p ? own_slice(s, p) : NULL;
 	const struct param_states *states;
 	const struct param_state *found = NULL;
 	int rc;
 
 	if (!slice)
 		return load_lacks(s, t->name, NULL, err);
-	rc = z->c->ops->states(z->c, p, &states, err);
+	rc = s->table->ops->states(s->table, p, &states, err);
 	if (rc)
 		return rc;
 	for (size_t i = 0; i < states->n && !found; i++)
@@ -105,9 +98,9 @@ static int load_zero_begin(struct load_tensor *t, const char *state, struct errm
 
 /* Of a shard that has a descriptor.  It stays open until the tensor ends.  Elements are read in the
  * type that it has: they are converted when they are uploaded. */
-static int load_zero_locate(struct load_tensor *t, struct load_run *run, struct errmsg *err)
+static int load_table_locate(struct load_tensor *t, struct load_run *run, struct errmsg *err)
 {
-	struct zero_tensor *const x = (struct zero_tensor *)t;
+	struct table_tensor *const x = (struct table_tensor *)t;
 	struct shards *const shards = vfile_shards(x->elements);
 	const size_t size = dtype_size(t->tensor.dtype);
 	struct extent_walk w = extent_walk(vfile_extents(x->elements), run->off, run->n * size);
@@ -137,38 +130,22 @@ static int load_zero_locate(struct load_tensor *t, struct load_run *run, struct 
 	return 0;
 }
 
-static int load_zero_check(const struct load_source *s, struct errmsg *err)
-{
-	const struct checkpoint *c = ((struct zero_source *)s)->c;
-	int rc = 0;
-
-	for (size_t i = 0; i < c->nparams && !rc; i++)
-		if (c->params[i].first)
-			rc = load_known(s, c->params[i].name, err);
-	return rc;
-}
-
-static void load_zero_close_source(struct load_source *s)
-{
-	checkpoint_close(((struct zero_source *)s)->c);
-}
-
 /*
  * Megatron's pipeline has a file for each layer and tensor-parallel rank.  What is read here does
  * not lie in them, but where one is missing, others may be, too.
  */
-static int check_layers(const struct zero_source *z, struct errmsg *err)
+static int check_layers(const struct load_source *s, struct errmsg *err)
 {
-	const struct zero_checkpoint *r = zero_of(z->c);
+	const struct zero_checkpoint *r = zero_of(s->table);
 
-	if (z->s.naming.family != NAMING_MEGATRON || !r)
+	if (s->naming.family != NAMING_MEGATRON || !r)
 		return 0;
-	for (size_t i = 0; i < z->s.whole->nparams; i++) {
-		const struct naming_tensor *t = &z->s.tensors[i];
+	for (size_t i = 0; i < s->whole->nparams; i++) {
+		const struct naming_tensor *t = &s->tensors[i];
 
-		if (!checkpoint_find(z->c, t->name))
+		if (!checkpoint_find(s->table, t->name))
 			continue; /* of another model */
-		for (unsigned slice = 0; slice < z->c->tp; slice++)
+		for (unsigned slice = 0; slice < s->table->tp; slice++)
 			if (!tagdir_find(&r->dir,
 					 &(struct ckname){ .kind = TAG_FILE_LAYER,
 							   .mp = slice,
@@ -182,30 +159,22 @@ static int check_layers(const struct zero_source *z, struct errmsg *err)
 	return 0;
 }
 
-static int load_zero_open_source(struct load_source *s, struct errmsg *err)
+static int load_table_check(const struct load_source *s, struct errmsg *err)
 {
-	struct zero_source *z = (struct zero_source *)s;
-	const unsigned tensor = s->model->part.size;
-	int rc = loaders_open(s->u, s->path, detect(s->u, s->path, NULL), NULL, s->rules, &z->c,
-			      err);
+	const struct checkpoint *c = s->table;
+	int rc = check_layers(s, err);
 
-	if (rc)
-		return rc;
-	/* The user's rules say how slices are merged. */
-	s->cut = tensor > 1 && z->c->tp == tensor && !s->rules;
-	rc = check_layers(z, err) ?: z->c->ops->check(z->c, false, err);
-	if (rc)
-		load_zero_close_source(s);
+	for (size_t i = 0; i < c->nparams && !rc; i++)
+		if (c->params[i].first)
+			rc = load_known(s, c->params[i].name, err);
 	return rc;
 }
 
-const struct load_ops load_zero_ops = {
-	.size = sizeof(struct zero_source),
-	.tensor_size = sizeof(struct zero_tensor),
-	.open = load_zero_open_source,
-	.begin = load_zero_begin,
-	.locate = load_zero_locate,
-	.end = load_zero_end,
-	.check = load_zero_check,
-	.close = load_zero_close_source,
+const struct load_ops load_table_ops = {
+	.size = sizeof(struct load_source),
+	.tensor_size = sizeof(struct table_tensor),
+	.begin = load_table_begin,
+	.locate = load_table_locate,
+	.end = load_table_end,
+	.check = load_table_check,
 };
