@@ -14,6 +14,9 @@
 #include "gpu/backend/dropout.h"
 #include "gpu/backend/splitmix.h"
 
+/* Operations are given what other devices need. */
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+
 /* Large buffers use pages of this size if the system has them. */
 #define HUGE_PAGE ((size_t)2 << 20)
 #define CACHE_LINE ((size_t)64)
@@ -58,7 +61,6 @@ static void *cpu_alloc(struct backend *b, size_t bytes)
 {
 	void *const p = memory(bytes);
 
-	(void)b;
 	if (p)
 		memset(p, 0, bytes);
 	return p;
@@ -66,36 +68,29 @@ static void *cpu_alloc(struct backend *b, size_t bytes)
 
 static void cpu_free(struct backend *b, void *p)
 {
-	(void)b;
 	free(p);
 }
 
 static void cpu_copy(struct backend *b, void *dst, const void *src, size_t bytes)
 {
-	(void)b;
 	memcpy(dst, src, bytes);
 }
 
 static void cpu_zero(struct backend *b, void *p, size_t bytes)
 {
-	size_t at;
-
-	(void)b;
 #pragma omp parallel for schedule(static) if (bytes > ZERO_BLOCK)
-	for (at = 0; at < bytes; at += ZERO_BLOCK)
+	for (size_t at = 0; at < bytes; at += ZERO_BLOCK)
 		memset((char *)p + at, 0, bytes - at < ZERO_BLOCK ? bytes - at : ZERO_BLOCK);
 }
 
 static void *cpu_host_alloc(struct backend *b, size_t bytes)
 {
-	(void)b;
 	return memory(bytes);
 }
 
 static void cpu_copy_queued(struct backend *b, enum backend_queue q, void *dst, const void *src,
 			    size_t bytes)
 {
-	(void)q;
 	cpu_copy(b, dst, src, bytes);
 }
 
@@ -107,20 +102,14 @@ static struct backend_event *cpu_event_new(struct backend *b)
 
 static void cpu_event(struct backend *b, struct backend_event *e)
 {
-	(void)b;
-	(void)e;
 }
 
 static void cpu_event_record(struct backend *b, struct backend_event *e, enum backend_queue q)
 {
-	(void)q;
-	cpu_event(b, e);
 }
 
 static void cpu_queue_wait(struct backend *b, enum backend_queue q, struct backend_event *e)
 {
-	(void)q;
-	cpu_event(b, e);
 }
 
 void *cpu_scratch(struct cpu *c, size_t bytes)
@@ -137,17 +126,13 @@ void *cpu_scratch(struct cpu *c, size_t bytes)
 
 CPU_CLONES static void round_bf16(float *x, size_t n)
 {
-	size_t i;
-
-	for (i = 0; i < n; i++)
+	for (size_t i = 0; i < n; i++)
 		x[i] = cpu_round_bf16(x[i]);
 }
 
 CPU_CLONES static void round_f16(float *x, size_t n)
 {
-	size_t i;
-
-	for (i = 0; i < n; i++)
+	for (size_t i = 0; i < n; i++)
 		x[i] = cpu_round_f16(x[i]);
 }
 
@@ -162,10 +147,9 @@ void cpu_round_to(enum dtype dtype, float *x, size_t n)
 static void cpu_round(struct backend *b, void *dst, const float *src, size_t n)
 {
 	float *const to = dst;
-	size_t at;
 
 #pragma omp parallel for schedule(static)
-	for (at = 0; at < n; at += BLOCK) {
+	for (size_t at = 0; at < n; at += BLOCK) {
 		const size_t len = n - at < BLOCK ? n - at : BLOCK;
 
 		if (to != src)
@@ -178,12 +162,9 @@ static void cpu_cast(struct backend *b, enum backend_queue q, float *dst, const 
 		     enum dtype from, size_t n, bool add)
 {
 	const size_t size = dtype_size(from);
-	size_t at;
 
-	(void)b;
-	(void)q;
 #pragma omp parallel for schedule(static)
-	for (at = 0; at < n; at += CAST_BATCH) {
+	for (size_t at = 0; at < n; at += CAST_BATCH) {
 		const size_t len = n - at < CAST_BATCH ? n - at : CAST_BATCH;
 		const char *const in = (const char *)src + at * size;
 		float some[CAST_BATCH];
@@ -198,39 +179,31 @@ static void cpu_narrow(struct backend *b, enum backend_queue q, void *dst, enum 
 		       const float *src, size_t n)
 {
 	const size_t size = dtype_size(to);
-	size_t at;
 
-	(void)b;
-	(void)q;
 #pragma omp parallel for schedule(static)
-	for (at = 0; at < n; at += BLOCK)
+	for (size_t at = 0; at < n; at += BLOCK)
 		cast_from_float(to, src + at, (char *)dst + at * size,
 				n - at < BLOCK ? n - at : BLOCK);
 }
 
 CPU_CLONES void cpu_add_row(float *sum, const float *x, size_t n)
 {
-	size_t i;
-
-	for (i = 0; i < n; i++)
+	for (size_t i = 0; i < n; i++)
 		sum[i] += x[i];
 }
 
 CPU_CLONES void cpu_scale_row(float *x, float factor, size_t n)
 {
-	size_t i;
-
-	for (i = 0; i < n; i++)
+	for (size_t i = 0; i < n; i++)
 		x[i] *= factor;
 }
 
 CPU_CLONES float cpu_largest(const float *x, size_t n)
 {
 	float top = -INFINITY;
-	size_t i;
 
 #pragma omp simd reduction(max : top)
-	for (i = 0; i < n; i++)
+	for (size_t i = 0; i < n; i++)
 		top = x[i] > top ? x[i] : top;
 	return top;
 }
@@ -238,10 +211,9 @@ CPU_CLONES float cpu_largest(const float *x, size_t n)
 CPU_CLONES float cpu_exponentials(float *out, const float *x, size_t n, float top)
 {
 	float sum = 0;
-	size_t i;
 
 #pragma omp simd reduction(+ : sum)
-	for (i = 0; i < n; i++) {
+	for (size_t i = 0; i < n; i++) {
 		out[i] = cpu_exp(x[i] - top);
 		sum += out[i];
 	}
@@ -253,10 +225,9 @@ static void cpu_embed(struct backend *b, void *out, const void *wte, const void 
 {
 	float *const x = out;
 	const float *const te = wte, *const pe = wpe;
-	size_t i;
 
 #pragma omp parallel for schedule(static)
-	for (i = 0; i < batch * seq; i++) {
+	for (size_t i = 0; i < batch * seq; i++) {
 		if (tokens[i] == TOKEN_ELSEWHERE)
 			memset(x + i * c, 0, c * sizeof(*x));
 		else
@@ -274,15 +245,12 @@ static void cpu_embed_grad(struct backend *b, float *dwte, float *dwpe, const vo
 {
 	const float *const d = dout;
 	const size_t width = 64;
-	size_t at;
 
-	(void)b;
 #pragma omp parallel for schedule(static)
-	for (at = 0; at < c; at += width) {
+	for (size_t at = 0; at < c; at += width) {
 		const size_t n = c - at < width ? c - at : width;
-		size_t i;
 
-		for (i = 0; i < batch * seq; i++) {
+		for (size_t i = 0; i < batch * seq; i++) {
 			float *const pe = dwpe + i % seq * c + at;
 			const float *const row = d + i * c + at;
 
@@ -295,9 +263,7 @@ static void cpu_embed_grad(struct backend *b, float *dwte, float *dwpe, const vo
 
 CPU_CLONES void cpu_drop(float *x, size_t n, float drop, uint64_t row, size_t first)
 {
-	size_t i;
-
-	for (i = 0; i < n; i++)
+	for (size_t i = 0; i < n; i++)
 		x[i] = dropout_apply(x[i], dropout_element(row, (uint32_t)(first + i)), drop);
 }
 
@@ -307,10 +273,9 @@ static void cpu_dropout(struct backend *b, void *p, size_t n, size_t first,
 	/* All count as one row. */
 	const uint64_t row = splitmix64(dropout_seed(&drop), 0);
 	float *const x = p;
-	size_t at;
 
 #pragma omp parallel for schedule(static)
-	for (at = 0; at < n; at += BLOCK) {
+	for (size_t at = 0; at < n; at += BLOCK) {
 		const size_t len = n - at < BLOCK ? n - at : BLOCK;
 
 		cpu_drop(x + at, len, drop.p, row, first + at);
@@ -322,10 +287,9 @@ static void cpu_add(struct backend *b, void *dst, const void *src, size_t n)
 {
 	float *const to = dst;
 	const float *const from = src;
-	size_t at;
 
 #pragma omp parallel for schedule(static)
-	for (at = 0; at < n; at += BLOCK) {
+	for (size_t at = 0; at < n; at += BLOCK) {
 		const size_t len = n - at < BLOCK ? n - at : BLOCK;
 
 		cpu_add_row(to + at, from + at, len);
@@ -338,11 +302,9 @@ static void cpu_transpose(struct backend *b, void *out, const void *in, size_t r
 {
 	const float *const from = in;
 	float *const to = out;
-	size_t i;
 
-	(void)b;
 #pragma omp parallel for schedule(static)
-	for (i = 0; i < rows; i++)
+	for (size_t i = 0; i < rows; i++)
 		for (size_t j = 0; j < columns; j++)
 			memcpy(to + (j * rows + i) * n, from + (i * columns + j) * n,
 			       n * sizeof(*to));
@@ -351,20 +313,15 @@ static void cpu_transpose(struct backend *b, void *out, const void *in, size_t r
 /* The resident set is counted anyway. */
 static uint64_t cpu_memory_peak(struct backend *b, bool restart)
 {
-	(void)b;
-	(void)restart;
 	return 0;
 }
 
 static void cpu_range_begin(struct backend *b, const char *name)
 {
-	(void)b;
-	(void)name;
 }
 
 static void cpu_range_end(struct backend *b)
 {
-	(void)b;
 }
 
 static const struct backend_ops ops = {

@@ -41,9 +41,7 @@ CPU_CLONES static float softmax_row(float *x, size_t n)
 
 CPU_CLONES static void weights_again(float *x, size_t n, float log_sum)
 {
-	size_t i;
-
-	for (i = 0; i < n; i++)
+	for (size_t i = 0; i < n; i++)
 		x[i] = cpu_exp(x[i] - log_sum);
 }
 
@@ -78,15 +76,12 @@ static void for_each_head(const struct job *j, size_t each,
 	struct cpu *const cpu = (struct cpu *)j->b;
 	const size_t parts = cpu->threads, all = j->batch * j->heads;
 	float *const scratch = cpu_scratch(cpu, parts * each * sizeof(float));
-	size_t t;
 
 	if (!scratch)
 		return;
 #pragma omp parallel for schedule(static, 1)
-	for (t = 0; t < parts; t++) {
-		size_t i;
-
-		for (i = all * t / parts; i < all * (t + 1) / parts; i++)
+	for (size_t t = 0; t < parts; t++) {
+		for (size_t i = all * t / parts; i < all * (t + 1) / parts; i++)
 			work(j, i, scratch + t * each);
 	}
 }
@@ -164,19 +159,16 @@ void cpu_attention(struct backend *b, void *out, float *stats, const void *qkv, 
 CPU_CLONES static void softmax_row_grad(float *d, const float *p, size_t n, float delta,
 					float scale)
 {
-	size_t i;
-
-	for (i = 0; i < n; i++)
+	for (size_t i = 0; i < n; i++)
 		d[i] = p[i] * (d[i] - delta) * scale;
 }
 
 CPU_CLONES static float dot(const float *a, const float *b, size_t n)
 {
 	float sum = 0;
-	size_t i;
 
 #pragma omp simd reduction(+ : sum)
-	for (i = 0; i < n; i++)
+	for (size_t i = 0; i < n; i++)
 		sum += a[i] * b[i];
 	return sum;
 }
@@ -189,12 +181,11 @@ static void scores_grad(const struct head *h, const struct job *j, size_t head, 
 	const float *const out = j->out + head_start(j, head);
 	const float *const dout = j->dout + head_start(j, head);
 	const size_t keys = q + n;
-	size_t i;
 
 	scores(h, q, n, p, h->seq);
 	cpu_gemm(h->cpu, NO_TRANS, TRANS, n, keys, h->width, 1, dout + q * j->c, j->c, h->v,
 		 h->pitch, 0, d, h->seq);
-	for (i = 0; i < n; i++) {
+	for (size_t i = 0; i < n; i++) {
 		const size_t valid = q + i + 1, row = q + i;
 		float *const pr = p + i * h->seq, *const dr = d + i * h->seq;
 

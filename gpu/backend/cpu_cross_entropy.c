@@ -80,11 +80,11 @@ static bool has_target(const struct head *h, size_t block, size_t i, size_t *col
 static void block_forward(const struct head *h, size_t block, float *logits)
 {
 	const size_t n = columns(h, block);
-	size_t i, column;
+	size_t column;
 
 	cpu_gemm(h->cpu, NO_TRANS, TRANS, h->rows, n, h->c, 1, h->in, h->c,
 		 h->wte + block * COLUMNS * h->c, h->c, 0, logits, n);
-	for (i = 0; i < h->rows; i++) {
+	for (size_t i = 0; i < h->rows; i++) {
 		float *const x = logits + i * n;
 		const size_t at = block * h->rows + i;
 
@@ -101,13 +101,12 @@ static void sum_blocks(const struct head *h, size_t i)
 {
 	const size_t n = blocks(h->vocab);
 	struct row_sums *const r = &h->local[i];
-	size_t k;
 
 	r->top = -INFINITY;
 	r->sum = 0;
-	for (k = 0; k < n; k++)
+	for (size_t k = 0; k < n; k++)
 		r->top = fmaxf(r->top, h->top[k * h->rows + i]);
-	for (k = 0; k < n; k++) {
+	for (size_t k = 0; k < n; k++) {
 		const size_t at = k * h->rows + i;
 
 		r->sum += h->sum[at] * cpu_exp(h->top[at] - r->top);
@@ -118,11 +117,10 @@ static void sum_blocks(const struct head *h, size_t i)
 static void sum_ranks(const struct head *h, size_t i)
 {
 	struct row_sums all = { .top = -INFINITY };
-	unsigned t;
 
-	for (t = 0; t < h->group->size; t++)
+	for (unsigned t = 0; t < h->group->size; t++)
 		all.top = fmaxf(all.top, h->gathered[t * h->rows + i].top);
-	for (t = 0; t < h->group->size; t++) {
+	for (unsigned t = 0; t < h->group->size; t++) {
 		const struct row_sums *const r = &h->gathered[t * h->rows + i];
 
 		all.sum += r->sum * cpu_exp(r->top - all.top);
@@ -136,14 +134,13 @@ static double row_loss(const struct head *h, size_t i)
 {
 	const size_t n = blocks(h->vocab);
 	const struct row_sums *const r = &h->local[i];
-	size_t k;
 
 	if (h->targets[i] == TOKEN_NONE) {
-		for (k = 0; k < n; k++)
+		for (size_t k = 0; k < n; k++)
 			h->sum[k * h->rows + i] = 0;
 		return 0;
 	}
-	for (k = 0; k < n; k++) {
+	for (size_t k = 0; k < n; k++) {
 		const size_t at = k * h->rows + i;
 
 		h->sum[at] = cpu_exp(h->top[at] - r->top) * (h->scale / r->sum);
@@ -157,9 +154,9 @@ static void block_backward(const struct head *h, size_t block, float *din, bool 
 {
 	const size_t n = columns(h, block), c = h->c;
 	float *const grads = exps_of(h, block);
-	size_t i, column;
+	size_t column;
 
-	for (i = 0; i < h->rows; i++) {
+	for (size_t i = 0; i < h->rows; i++) {
 		float *const x = grads + i * n;
 
 		cpu_scale_row(x, h->sum[block * h->rows + i], n);
@@ -177,12 +174,12 @@ static void cpu_cross_entropy_forward(const struct head *h, double *loss)
 {
 	const size_t parts = h->cpu->threads, n = blocks(h->vocab);
 	double losses[ROWS_MAX];
-	size_t t, i;
+	size_t i;
 
 	/* A target that is elsewhere leaves its logit to another rank. */
 	memset(h->local, 0, h->rows * sizeof(*h->local));
 #pragma omp parallel for schedule(static, 1) private(i)
-	for (t = 0; t < parts; t++)
+	for (size_t t = 0; t < parts; t++)
 		for (i = n * t / parts; i < n * (t + 1) / parts; i++)
 			block_forward(h, i, h->logits + t * h->rows * COLUMNS);
 #pragma omp parallel for schedule(static)
@@ -206,20 +203,18 @@ static void cpu_cross_entropy_backward(const struct head *h, float *din)
 {
 	const size_t parts = h->cpu->threads, n = blocks(h->vocab);
 	const size_t size = h->rows * h->c;
-	size_t t;
 
 #pragma omp parallel for schedule(static, 1)
-	for (t = 0; t < parts; t++) {
+	for (size_t t = 0; t < parts; t++) {
 		const size_t first = n * t / parts, end = n * (t + 1) / parts;
-		size_t i;
 
 		if (first == end)
 			memset(h->din + t * size, 0, size * sizeof(*din));
-		for (i = first; i < end; i++)
+		for (size_t i = first; i < end; i++)
 			block_backward(h, i, h->din + t * size, i == first);
 	}
 	memcpy(din, h->din, size * sizeof(*din));
-	for (t = 1; t < parts; t++)
+	for (size_t t = 1; t < parts; t++)
 		cpu_accumulate(&h->cpu->base, din, h->din + t * size, size);
 	cpu_round_to(h->cpu->base.dtype, din, size);
 }
@@ -244,13 +239,12 @@ void cpu_cross_entropy(struct backend *b, double *loss, void *din, float *dwte, 
 			       ROW_FLOATS * (group ? 1 + group->size : 1) +
 			       cpu->threads * (COLUMNS + c);
 	float *const scratch = cpu_scratch(cpu, tile * per_row * sizeof(float));
-	size_t at;
 
 	if (!scratch && group)
 		group->fail(group, b);
 	if (!scratch)
 		return;
-	for (at = 0; at < rows; at += tile) {
+	for (size_t at = 0; at < rows; at += tile) {
 		const size_t n = rows - at < tile ? rows - at : tile;
 		struct head h = {
 			.cpu = cpu,

@@ -68,29 +68,23 @@ static struct piece piece_of(size_t m, size_t n, size_t i, size_t parts)
 /* Initialise a row to the bias, plus the residual if there is one. */
 CPU_CLONES static void begin_row(float *out, const float *bias, const float *residual, size_t n)
 {
-	size_t i;
-
 	if (residual)
-		for (i = 0; i < n; i++)
+		for (size_t i = 0; i < n; i++)
 			out[i] = residual[i] + bias[i];
 	else
-		for (i = 0; i < n; i++)
+		for (size_t i = 0; i < n; i++)
 			out[i] = bias[i];
 }
 
 CPU_CLONES static void gelu_row(float *out, const float *pre, size_t n)
 {
-	size_t i;
-
-	for (i = 0; i < n; i++)
+	for (size_t i = 0; i < n; i++)
 		out[i] = cpu_gelu(pre[i]);
 }
 
 CPU_CLONES static void gelu_row_grad(float *d, const float *pre, size_t n)
 {
-	size_t i;
-
-	for (i = 0; i < n; i++)
+	for (size_t i = 0; i < n; i++)
 		d[i] *= cpu_gelu_slope(pre[i]);
 }
 
@@ -112,14 +106,13 @@ static void cpu_linear_forward(const struct linear *l, struct piece p)
 {
 	float *const product = l->pre ? l->pre : l->out;
 	const size_t ic = l->ic, oc = l->oc;
-	size_t i;
 
-	for (i = p.row; i < p.row + p.rows; i++)
+	for (size_t i = p.row; i < p.row + p.rows; i++)
 		begin_row(product + i * oc + p.col, l->bias + p.col,
 			  l->residual ? l->residual + i * oc + p.col : NULL, p.cols);
 	cpu_gemm(l->cpu, NO_TRANS, NO_TRANS, p.rows, p.cols, ic, 1, l->in + p.row * ic, ic,
 		 l->w + p.col, oc, 1, product + p.row * oc + p.col, oc);
-	for (i = p.row; i < p.row + p.rows; i++) {
+	for (size_t i = p.row; i < p.row + p.rows; i++) {
 		const size_t at = i * oc + p.col;
 
 		cpu_round_to(l->cpu->base.dtype, product + at, p.cols);
@@ -146,10 +139,9 @@ void cpu_linear(struct backend *b, void *out, void *pre, const void *in, const v
 		.pre = pre,
 	};
 	const size_t parts = ((struct cpu *)b)->threads;
-	size_t t;
 
 #pragma omp parallel for schedule(static, 1)
-	for (t = 0; t < parts; t++)
+	for (size_t t = 0; t < parts; t++)
 		cpu_linear_forward(&l, piece_of(rows, oc, t, parts));
 }
 
@@ -157,11 +149,10 @@ void cpu_linear(struct backend *b, void *out, void *pre, const void *in, const v
 static void backward_in(const struct linear *l, struct piece p)
 {
 	const size_t ic = l->ic, oc = l->oc;
-	size_t i;
 
 	cpu_gemm(l->cpu, NO_TRANS, TRANS, p.rows, p.cols, oc, 1, l->dout + p.row * oc, oc,
 		 l->w + p.col * oc, oc, 0, l->din + p.row * ic + p.col, ic);
-	for (i = p.row; i < p.row + p.rows; i++) {
+	for (size_t i = p.row; i < p.row + p.rows; i++) {
 		const size_t at = i * ic + p.col;
 
 		cpu_round_to(l->cpu->base.dtype, l->din + at, p.cols);
@@ -176,7 +167,6 @@ static void backward_in(const struct linear *l, struct piece p)
 static void backward_weights(const struct linear *l, struct piece p)
 {
 	const size_t ic = l->ic, oc = l->oc;
-	size_t i;
 
 	cpu_gemm(l->cpu, TRANS, NO_TRANS, p.rows, p.cols, l->rows, 1, l->in + p.row, ic,
 		 l->dout + p.col, oc, l->fresh ? 0 : 1, l->dw + p.row * oc + p.col, oc);
@@ -185,7 +175,7 @@ static void backward_weights(const struct linear *l, struct piece p)
 		return;
 	if (l->fresh)
 		memset(l->dbias + p.col, 0, p.cols * sizeof(*l->dbias));
-	for (i = 0; i < l->rows; i++)
+	for (size_t i = 0; i < l->rows; i++)
 		cpu_add_row(l->dbias + p.col, l->dout + i * oc + p.col, p.cols);
 }
 
@@ -208,10 +198,9 @@ void cpu_linear_grad(struct backend *b, void *din, float *dw, float *dbias, cons
 		.dbias = dbias,
 	};
 	const size_t parts = ((struct cpu *)b)->threads;
-	size_t t;
 
 #pragma omp parallel for schedule(static, 1)
-	for (t = 0; t < parts; t++) {
+	for (size_t t = 0; t < parts; t++) {
 		if (dw)
 			backward_weights(&l, piece_of(ic, oc, t, parts));
 		if (din)

@@ -10,18 +10,17 @@ CPU_CLONES static void norm_row(float *out, float *stats, const float *x, const 
 				const float *bias, size_t c, float eps)
 {
 	float sum = 0, squares = 0, mean, r;
-	size_t i;
 
 #pragma omp simd reduction(+ : sum)
-	for (i = 0; i < c; i++)
+	for (size_t i = 0; i < c; i++)
 		sum += x[i];
 	mean = sum / (float)c;
 #pragma omp simd reduction(+ : squares)
-	for (i = 0; i < c; i++)
+	for (size_t i = 0; i < c; i++)
 		squares += (x[i] - mean) * (x[i] - mean);
 	r = 1.0f / sqrtf(squares / (float)c + eps);
 #pragma omp simd
-	for (i = 0; i < c; i++)
+	for (size_t i = 0; i < c; i++)
 		out[i] = (x[i] - mean) * r * weight[i] + bias[i];
 	stats[0] = mean;
 	stats[1] = r;
@@ -32,10 +31,9 @@ void cpu_norm(struct backend *b, void *out, float *stats, const void *in, const 
 {
 	float *const y = out;
 	const float *const x = in;
-	size_t i;
 
 #pragma omp parallel for schedule(static)
-	for (i = 0; i < rows; i++) {
+	for (size_t i = 0; i < rows; i++) {
 		norm_row(y + i * c, stats + i * 2, x + i * c, weight, bias, c, eps);
 		cpu_round_to(b->dtype, y + i * c, c);
 	}
@@ -48,10 +46,9 @@ CPU_CLONES static void norm_row_grad(float *dx, float *dw, float *db, const floa
 {
 	const float mean = stats[0], r = stats[1];
 	float sum = 0, dot = 0;
-	size_t i;
 
 #pragma omp simd reduction(+ : sum, dot)
-	for (i = 0; i < c; i++) {
+	for (size_t i = 0; i < c; i++) {
 		const float n = (x[i] - mean) * r, d = dy[i] * weight[i];
 
 		sum += d;
@@ -62,7 +59,7 @@ CPU_CLONES static void norm_row_grad(float *dx, float *dw, float *db, const floa
 	sum /= (float)c;
 	dot /= (float)c;
 #pragma omp simd
-	for (i = 0; i < c; i++) {
+	for (size_t i = 0; i < c; i++) {
 		const float n = (x[i] - mean) * r;
 
 		dx[i] += (dy[i] * weight[i] - sum - n * dot) * r;
@@ -83,19 +80,17 @@ void cpu_norm_grad(struct backend *b, void *din, float *dweight, float *dbias, f
 	const size_t parts = cpu->threads;
 	const size_t of_part = NORM_SUMS * c;
 	float *const part = cpu_scratch(cpu, parts * of_part * sizeof(float));
-	size_t t;
 
 	if (!part)
 		return;
 		/* Each part of the rows has its own sums.  These are added in a fixed order, so
 		 * that every run has the same result. */
 #pragma omp parallel for schedule(static, 1)
-	for (t = 0; t < parts; t++) {
+	for (size_t t = 0; t < parts; t++) {
 		float *const dw = part + t * of_part, *const db = dw + c;
-		size_t row;
 
 		memset(dw, 0, of_part * sizeof(float));
-		for (row = rows * t / parts; row < rows * (t + 1) / parts; row++) {
+		for (size_t row = rows * t / parts; row < rows * (t + 1) / parts; row++) {
 			if (dold)
 				cpu_add_row(db + c, dx + row * c, c);
 			norm_row_grad(dx + row * c, dw, db, dy + row * c, x + row * c,
@@ -110,7 +105,7 @@ void cpu_norm_grad(struct backend *b, void *din, float *dweight, float *dbias, f
 			continue;
 		if (fresh)
 			memset(to[i], 0, c * sizeof(float));
-		for (t = 0; t < parts; t++)
+		for (size_t t = 0; t < parts; t++)
 			cpu_add_row(to[i], part + t * of_part + i * c, c);
 	}
 }

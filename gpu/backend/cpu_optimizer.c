@@ -22,10 +22,9 @@ static size_t block_len(size_t at, size_t n)
 CPU_CLONES static double squares(const float *x, size_t n)
 {
 	double sum = 0;
-	size_t i;
 
 #pragma omp simd reduction(+ : sum)
-	for (i = 0; i < n; i++)
+	for (size_t i = 0; i < n; i++)
 		sum += (double)x[i] * x[i];
 	return sum;
 }
@@ -33,26 +32,23 @@ CPU_CLONES static double squares(const float *x, size_t n)
 void cpu_sum_squares(struct backend *b, double *sum, const float *x, size_t n)
 {
 	double parts[PARTS];
-	size_t i;
 
 	(void)b;
 #pragma omp parallel for schedule(static)
-	for (i = 0; i < PARTS; i++) {
+	for (size_t i = 0; i < PARTS; i++) {
 		const size_t first = n * i / PARTS, end = n * (i + 1) / PARTS;
 
 		parts[i] = squares(x + first, end - first);
 	}
-	for (i = 0; i < PARTS; i++)
+	for (size_t i = 0; i < PARTS; i++)
 		*sum += parts[i];
 }
 
 void cpu_accumulate(struct backend *b, float *dst, const float *src, size_t n)
 {
-	size_t at;
-
 	(void)b;
 #pragma omp parallel for schedule(static)
-	for (at = 0; at < n; at += BLOCK)
+	for (size_t at = 0; at < n; at += BLOCK)
 		cpu_add_row(dst + at, src + at, block_len(at, n));
 }
 
@@ -63,9 +59,8 @@ CPU_CLONES static void adam_block(const struct backend_adam *a, struct backend_r
 	const struct backend_adam h = *a;
 	const float to_m = (float)(1 - h.beta1), to_v = (float)(1 - h.beta2);
 	const float keep_v = (float)h.beta2;
-	size_t i;
 
-	for (i = 0; i < n; i++) {
+	for (size_t i = 0; i < n; i++) {
 		const float g = grad[i] * factor + h.l2 * p[i];
 
 		m[i] += to_m * (g - m[i]);
@@ -86,12 +81,11 @@ void cpu_adam(struct backend *b, const struct backend_adam *a, const struct back
 	      const float *grad, size_t n)
 {
 	float *const w = weights;
-	size_t at;
 
 	if (*factor == 0)
 		return;
 #pragma omp parallel for schedule(static)
-	for (at = 0; at < n; at += BLOCK) {
+	for (size_t at = 0; at < n; at += BLOCK) {
 		const size_t len = block_len(at, n);
 
 		adam_block(a, *rate, *factor, p + at, exp_avg + at, exp_avg_sq + at, grad + at,

@@ -103,11 +103,10 @@ int cuda_gemm_init(struct cuda *c)
 void cuda_gemm_done(struct cuda *c)
 {
 	struct gemm_cache *const p = c->gemm_cache;
-	size_t i;
 
 	if (!p)
 		return;
-	for (i = 0; i < p->n; i++) {
+	for (size_t i = 0; i < p->n; i++) {
 		p->api->cublasLtMatmulDescDestroy(p->plans[i].desc);
 		p->api->cublasLtMatrixLayoutDestroy(p->plans[i].a);
 		p->api->cublasLtMatrixLayoutDestroy(p->plans[i].b);

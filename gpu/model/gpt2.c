@@ -28,9 +28,8 @@ static const struct {
 int gpt2_preset(const char *name, struct gpt2_config *c, struct errmsg *err)
 {
 	char known[128] = "";
-	size_t i;
 
-	for (i = 0; i < COUNT(presets); i++) {
+	for (size_t i = 0; i < COUNT(presets); i++) {
 		if (strcmp(name, presets[i].name) == 0) {
 			c->n_layer = presets[i].n_layer;
 			c->n_head = presets[i].n_head;
@@ -145,11 +144,10 @@ static void add_unit(struct gpt2 *m, const char *prefix, const struct shape *s, 
 {
 	const struct gpt2_config *c = &m->config;
 	struct gpt2_unit *u = &m->units[m->nunits];
-	size_t i;
 
 	assert(m->nunits < m->config.n_layer + 2);
 	*u = (struct gpt2_unit){ .first = m->nparams, .n = here };
-	for (i = 0; i < n; i++) {
+	for (size_t i = 0; i < n; i++) {
 		struct gpt2_param p = { .megatron = s[i].megatron, .ndim = s[i].ndim };
 		uint64_t cols = (uint64_t)c->n_embd * s[i].cols;
 
@@ -186,9 +184,8 @@ static int check_config(const struct gpt2_config *c, struct errmsg *err)
 		{ "vocab_size", c->vocab_size, SIZE_LIMIT },
 		{ "n_positions", c->n_positions, SIZE_LIMIT },
 	};
-	size_t i;
 
-	for (i = 0; i < COUNT(sizes); i++)
+	for (size_t i = 0; i < COUNT(sizes); i++)
 		if (sizes[i].value < 1 || sizes[i].value > sizes[i].limit)
 			return errmsg_set(err, -EINVAL, "%s is %u; it must be 1 to %u",
 					  sizes[i].name, sizes[i].value, sizes[i].limit);
@@ -308,13 +305,12 @@ static void add_units(struct gpt2 *m)
 	const struct gpt2_part *p = &m->part;
 	const bool last = p->stage + 1 == p->stages;
 	char prefix[GPT2_NAME_MAX];
-	unsigned layer;
 
 	add_unit(m, "transformer.", embed_params, GPT2_EMBED_PARAMS,
 		 p->stage == 0 ? GPT2_EMBED_PARAMS
 		 : last        ? GPT2_WTE + 1
 			       : 0);
-	for (layer = 0; layer < m->config.n_layer; layer++) {
+	for (unsigned layer = 0; layer < m->config.n_layer; layer++) {
 		const bool here = layer >= p->first_layer && layer < p->end_layer;
 
 		snprintf(prefix, sizeof(prefix), "transformer.h.%u.", layer);

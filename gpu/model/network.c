@@ -114,11 +114,10 @@ static void forward(const struct pass *p)
 {
 	struct network *const n = p->n;
 	const struct gpt2_part *const part = &n->model->part;
-	unsigned layer;
 
 	if (is_first(n))
 		embed(p);
-	for (layer = part->first_layer; layer < part->end_layer; layer++) {
+	for (unsigned layer = part->first_layer; layer < part->end_layer; layer++) {
 		const unsigned unit = GPT2_UNIT_BLOCK(layer);
 		const void *const w = p->w->acquire(p->w->ctx, unit);
 

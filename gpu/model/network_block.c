@@ -122,9 +122,8 @@ void network_block_forward(const struct pass *p, unsigned unit, const void *weig
 			   struct block *k)
 {
 	const void *w[GPT2_BLOCK_PARAMS];
-	unsigned i;
 
-	for (i = 0; i < GPT2_BLOCK_PARAMS; i++)
+	for (unsigned i = 0; i < GPT2_BLOCK_PARAMS; i++)
 		w[i] = network_weight(p, weights, unit, i);
 	block_inside(p, unit, w, x, k);
 	project(p, k->out, k->mid, k->gelu, w[GPT2_MLP_PROJ_WEIGHT], w[GPT2_MLP_PROJ_BIAS],
@@ -230,9 +229,8 @@ void network_block_backward(const struct pass *p, unsigned unit, const void *x, 
 	float *const grads = p->w->gradient(p->w->ctx, unit, &fresh);
 	const void *w[GPT2_BLOCK_PARAMS];
 	float *g[GPT2_BLOCK_PARAMS];
-	unsigned i;
 
-	for (i = 0; i < GPT2_BLOCK_PARAMS; i++) {
+	for (unsigned i = 0; i < GPT2_BLOCK_PARAMS; i++) {
 		w[i] = network_weight(p, weights, unit, i);
 		g[i] = network_gradient(p, grads, unit, i);
 	}

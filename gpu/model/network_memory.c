@@ -195,9 +195,8 @@ size_t network_ints(const struct network *n)
 void network_prepare(const struct network *n, const int32_t *tokens, int32_t *ints)
 {
 	int32_t *const targets = ints + n->rows;
-	size_t i;
 
-	for (i = 0; i < n->rows; i++) {
+	for (size_t i = 0; i < n->rows; i++) {
 		const size_t at = place_of(n, i);
 
 		ints[i] = own_token(n, tokens[at]);

@@ -105,9 +105,9 @@ void network_norm_grad(struct network *n, float *dweight, float *dbias, float *d
 void network_dropout(struct network *n, void *x, struct backend_dropout drop)
 {
 	const bool whole = n->length == n->seq;
-	size_t row, run;
+	size_t run;
 
-	for (row = 0; row < n->own_rows; row += run) {
+	for (size_t row = 0; row < n->own_rows; row += run) {
 		const size_t at = n->own_first + row, within = at % n->length;
 		const size_t left = n->own_rows - row;
 		const size_t first = at / n->length * n->seq + n->position + within;
