@@ -17,6 +17,23 @@
 /* nccl_start_alignment_factor */
 #define ALIGNMENT_PER_RANK 2
 
+struct rank_stripe rank_stripe_of(unsigned dp, unsigned degree, unsigned lanes, bool data_first)
+{
+	return (struct rank_stripe){ .ranks = dp * lanes / degree ?: 1,
+				     .degree = degree,
+				     .data_first = data_first,
+				     .lanes = lanes };
+}
+
+struct rank_place rank_stripe_place(const struct rank_stripe *s, unsigned mp, unsigned dp)
+{
+	const unsigned rank = dp * s->lanes + mp % s->lanes;
+
+	assert(rank < s->ranks * s->degree);
+	return s->data_first ? (struct rank_place){ rank / s->ranks, rank % s->ranks }
+			     : (struct rank_place){ rank % s->degree, rank / s->degree };
+}
+
 unsigned rank_stripe_rank(const struct rank_stripe *s, unsigned which, unsigned part)
 {
 	assert(which < s->degree && part < s->ranks);
@@ -28,11 +45,12 @@ unsigned rank_stripe_step(const struct rank_stripe *s)
 	return s->data_first ? 1 : s->degree;
 }
 
-unsigned rank_stripe_part(const struct rank_stripe *s, unsigned rank, unsigned *which)
+unsigned rank_stripe_global(const struct rank_stripe *s, unsigned which, unsigned part, unsigned mp,
+			    unsigned tp)
 {
-	assert(rank < s->ranks * s->degree);
-	*which = s->data_first ? rank / s->ranks : rank % s->degree;
-	return s->data_first ? rank % s->ranks : rank / s->degree;
+	const unsigned step = tp / s->lanes;
+
+	return rank_stripe_rank(s, which, part) * step + mp % step;
 }
 
 int partition_init(struct partition *p, bool zero3, const uint64_t *numel, const uint64_t *padding,

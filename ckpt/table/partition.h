@@ -27,21 +27,27 @@ struct rank_stripe {
 	unsigned lanes;
 };
 
-/* The rank of data-parallel rank `dp` of model-parallel rank `mp` among those that a group is
- * spread over. */
-static inline unsigned rank_stripe_at(const struct rank_stripe *s, unsigned mp, unsigned dp)
-{
-	return dp * s->lanes + mp % s->lanes;
-}
+/* A rank's place: which of the `degree` groups it holds a part of, and which part. */
+struct rank_place {
+	unsigned which, part;
+};
 
-/* The rank that holds part `part` of group `which`. */
+/* A group that is spread over `dp` data-parallel ranks of each lane.  The degree divides the
+ * ranks, unless they are none of ZeRO's: then one has all of an expert. */
+struct rank_stripe rank_stripe_of(unsigned dp, unsigned degree, unsigned lanes, bool data_first);
+
+/* The place of data-parallel rank `dp` of model-parallel rank `mp`. */
+struct rank_place rank_stripe_place(const struct rank_stripe *s, unsigned mp, unsigned dp);
+
+/* The rank that holds part `part` of group `which`, among those that the group is spread over;
+ * and among the data-parallel ranks of all `tp` tensor-parallel ones, which are counted first, if
+ * model-parallel rank `mp` has a part. */
 unsigned rank_stripe_rank(const struct rank_stripe *s, unsigned which, unsigned part);
+unsigned rank_stripe_global(const struct rank_stripe *s, unsigned which, unsigned part, unsigned mp,
+			    unsigned tp);
 
 /* The distance from the rank of one part to the rank of the next. */
 unsigned rank_stripe_step(const struct rank_stripe *s);
-
-/* The part that a rank holds; `*which` is the group it belongs to. */
-unsigned rank_stripe_part(const struct rank_stripe *s, unsigned rank, unsigned *which);
 
 /*
  * How ZeRO cuts one flat group over `ranks` ranks.  All numbers are elements.

@@ -165,17 +165,14 @@ static int check_layer(const struct recutter *b, const struct experts *x, size_t
 {
 	const struct checkpoint *c = b->s->c;
 	const struct expert_layer *l = &x->layers[layer];
-	const unsigned all = b->s->ranks * l->lanes, degree = recut_degree(experts_degree(l), all);
-	const struct rank_stripe stripe = { .ranks = all / degree,
-					    .degree = degree,
-					    .data_first = x->data_first,
-					    .lanes = l->lanes };
+	const unsigned degree = recut_degree(experts_degree(l), b->s->ranks * l->lanes);
+	const struct rank_stripe stripe =
+		rank_stripe_of(b->s->ranks, degree, l->lanes, x->data_first);
 	struct ckname id = { .kind = TAG_FILE_EXPERT, .mp = b->mp, .layer = (unsigned)layer };
 
 	for (unsigned d = 0; l->lanes > 1 && d < b->s->ranks; d++) {
-		unsigned which;
+		const unsigned which = rank_stripe_place(&stripe, b->mp, d).which;
 
-		rank_stripe_part(&stripe, rank_stripe_at(&stripe, b->mp, d), &which);
 		for (id.expert = 0; id.expert < l->n; id.expert++)
 			if (has_expert(l, id.expert, degree, which) &&
 			    !tag_files_find(c->experts, c->nexperts, &id))

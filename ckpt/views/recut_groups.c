@@ -89,14 +89,14 @@ static int join(const struct recutter *b, uint32_t param_group, struct recut_gro
 	to->params = recut_alloc(b, n, sizeof(*to->params));
 	if (!to->params)
 		return -ENOMEM;
-	to->stripe = (struct rank_stripe){ .ranks = b->s->ranks, .degree = 1, .lanes = 1 };
+	to->stripe = rank_stripe_of(b->s->ranks, 1, 1, false);
 	for (uint32_t g = 0; g < b->t->ngroups; g++)
 		if (b->param_group[g] == param_group) {
+			const struct slice_group *old = &b->t->groups[g];
+
 			add_old(b, to, g);
-			to->stripe.degree = b->t->groups[g].degree;
-			to->stripe.lanes = b->t->groups[g].lanes;
-			to->stripe.ranks = b->s->c->dp * to->stripe.lanes / to->stripe.degree;
-			to->stripe.data_first = b->t->groups[g].data_first;
+			to->stripe = rank_stripe_of(b->s->c->dp, old->degree, old->lanes,
+						    old->data_first);
 			to->like = first ? g : to->like;
 			first = false;
 		}

@@ -44,10 +44,9 @@ static struct value *edit_param(struct zero_object *o, void *ctx, const struct v
 	const struct slice *s =
 		value_is_cstr(pair->key) ? slice_find(t->slices, t->nslices, pair->key->str.p) : NULL;
 	const struct recut_group *g = s && s->group < o->m->ngroups ? &o->m->groups[s->group] : NULL;
-	unsigned which;
 
 	(void)ctx;
-	return g ? edit(o->a, pair->val, g->stripe.ranks, zero_object_part(o, g, &which))
+	return g ? edit(o->a, pair->val, g->stripe.ranks, zero_object_place(o, g).part)
 		 : edit(o->a, pair->val, o->s->ranks, o->rank);
 }
 
@@ -56,16 +55,14 @@ struct value *zero_object_folding(struct zero_object *o)
 	struct value *old = value_find(o->root, KEY_FOLDING);
 	struct value *params = value_find(old, KEY_PARAM_FAMILIES);
 	const struct recut_group *experts = find_experts(o->m);
-	unsigned ep;
 
 	if (!value_pairs(old) || !experts)
 		return old;
-	zero_object_part(o, experts, &ep);
 
 	/* Of model states' parameters only families are recorded, which are texts. */
 	const struct value_field fields[] = {
 		{ "ep_size", value_new_int(o->a, experts->stripe.degree) },
-		{ "ep_rank", value_new_int(o->a, ep) },
+		{ "ep_rank", value_new_int(o->a, zero_object_place(o, experts).which) },
 		{ KEY_PARAM_FAMILIES, value_pairs(params)
 					    ? zero_object_map(o, value_new_like(o->a, params), params,
 							      edit_param, NULL)

@@ -123,7 +123,6 @@ static struct value *autoep_layers(const struct zero_object *o, struct value *ol
 	const struct value_seq *list = value_items(old);
 	const struct checkpoint *c = o->s->c;
 	const struct experts *x = c->moe ? c->moe[o->mp / c->tp] : NULL;
-	const unsigned all = o->s->ranks * c->tp;
 	struct value *out = value_new(o->a, VALUE_LIST);
 	char name[32];
 
@@ -133,24 +132,21 @@ static struct value *autoep_layers(const struct zero_object *o, struct value *ol
 		value_get_int(value_find(list->v[i], "ep_size"), &ep);
 		value_get_int(value_find(list->v[i], "num_experts"), &n);
 
-		const unsigned degree = recut_degree(ep > 0 ? (unsigned)ep : 1, all);
+		const unsigned degree = recut_degree(
+			ep > 0 ? (unsigned)ep : 1, o->s->ranks * c->tp);
 		const int64_t local = n / degree;
-		const struct rank_stripe stripe = { .ranks = all / degree,
-						    .degree = degree,
-						    .data_first = x && x->data_first,
-						    .lanes = o->s->c->tp };
-		unsigned rank;
-		const unsigned part = rank_stripe_part(
-			&stripe, rank_stripe_at(&stripe, o->mp, o->rank), &rank);
+		const struct rank_stripe stripe =
+			rank_stripe_of(o->s->ranks, degree, c->tp, x && x->data_first);
+		const struct rank_place own = rank_stripe_place(&stripe, o->mp, o->rank);
 
 		snprintf(name, sizeof(name), "ep_size_%u", degree);
 
 		const struct value_field fields[] = {
 			{ "expert_data_parallel_world_size", value_new_int(o->a, stripe.ranks) },
-			{ "expert_data_parallel_rank", value_new_int(o->a, part) },
-			{ "ep_rank", value_new_int(o->a, rank) },
-			{ "global_expert_start", value_new_int(o->a, rank * local) },
-			{ "global_expert_end", value_new_int(o->a, (rank + 1) * local) },
+			{ "expert_data_parallel_rank", value_new_int(o->a, own.part) },
+			{ "ep_rank", value_new_int(o->a, own.which) },
+			{ "global_expert_start", value_new_int(o->a, own.which * local) },
+			{ "global_expert_end", value_new_int(o->a, (own.which + 1) * local) },
 			/* Of fewer ranks.  Without a placement it is the default, too. */
 			{ "ep_size", value_new_int(o->a, degree) },
 			{ "num_local_experts", value_new_int(o->a, local) },

@@ -44,11 +44,11 @@ struct zero_object {
 	struct arena *a;       /* of the layout */
 };
 
-/* The new rank's part of a group; `*which`: see rank_stripe_part. */
-static inline unsigned zero_object_part(const struct zero_object *o, const struct recut_group *g,
-					unsigned *which)
+/* The new rank's place in a group. */
+static inline struct rank_place zero_object_place(const struct zero_object *o,
+						  const struct recut_group *g)
 {
-	return rank_stripe_part(&g->stripe, rank_stripe_at(&g->stripe, o->mp, o->rank), which);
+	return rank_stripe_place(&g->stripe, o->mp, o->rank);
 }
 
 /* Note why it failed.  NULL. */

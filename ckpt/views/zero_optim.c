@@ -34,18 +34,10 @@ static const struct slice_group *profile_of(const struct zero_object *o, const s
 	return &o->s->c->ranks[o->mp].groups[g->like];
 }
 
-/* The new rank's part of a group. */
-static unsigned part_of(const struct zero_object *o, const struct recut_group *g)
-{
-	unsigned which;
-
-	return zero_object_part(o, g, &which);
-}
-
 /* The padding that group_paddings records. */
 static uint64_t recorded_padding(const struct zero_object *o, const struct recut_group *g)
 {
-	const unsigned part = part_of(o, g);
+	const unsigned part = zero_object_place(o, g).part;
 
 	if ((o->s->last_padded || o->m->bf16) && part + 1 < g->stripe.ranks)
 		return 0;
@@ -58,18 +50,17 @@ static size_t list_runs(struct zero_object *o, const struct recut_group *g,
 			const struct param_state *state, bool whole, struct part_run **runs,
 			uint64_t **starts)
 {
-	unsigned which;
-	const unsigned part = zero_object_part(o, g, &which);
+	const struct rank_place own = zero_object_place(o, g);
 	size_t i, end, most = 0, n = 0;
 
-	partition_params(&g->part, part, &i, &end);
+	partition_params(&g->part, own.part, &i, &end);
 	for (size_t k = i; k < end; k++)
 		most += g->params[k].times;
 	*runs = arena_alloc(o->a, (most + 1) * sizeof(**runs));
 	*starts = arena_alloc(o->a, (most + 1) * sizeof(**starts));
 	for (; !layout_failed(o->d) && i < end; i++) {
 		const struct recut_param *p = &g->params[i];
-		const struct fragment f = partition_fragment(&g->part, i, part);
+		const struct fragment f = partition_fragment(&g->part, i, own.part);
 		const uint64_t first = whole ? 0 : f.first;
 		const uint64_t last = f.numel ? first + (whole ? g->part.numel[i] : f.numel) : first;
 		/* So many old expert-parallel ranks are the new one. */
@@ -81,7 +72,7 @@ static size_t list_runs(struct zero_object *o, const struct recut_group *g,
 			next = (of + 1) * each < last ? (of + 1) * each : last;
 			(*starts)[n] = f.start + (at - first);
 			(*runs)[n++] = (struct part_run){ .slice = p->slice,
-							  .ep = which * k + p->ep + (unsigned)of,
+							  .ep = own.which * k + p->ep + (unsigned)of,
 							  .state = state,
 							  .first = at - of * each,
 							  .numel = next - at,
@@ -156,7 +147,7 @@ static struct value *flat_state(struct zero_object *o, const struct recut_group 
 	uint64_t size = g->part.size, left_out = 0;
 
 	if (profile_of(o, g)->replicated)
-		size = partition_whole_size(&g->part, part_of(o, g));
+		size = partition_whole_size(&g->part, zero_object_place(o, g).part);
 	else if (o->m->elastic)
 		left_out = recorded_padding(o, g);
 	return flat_tensor(o, g, st, size - left_out, size);
@@ -222,7 +213,7 @@ static struct value *new_states(struct zero_object *o, struct recut_group *g,
 
 	if (profile->states->n == 1 && !d)
 		return NULL;
-	if (profile->replicated && !partition_filled(&g->part, part_of(o, g)))
+	if (profile->replicated && !partition_filled(&g->part, zero_object_place(o, g).part))
 		return value_new(o->a, VALUE_DICT);
 	if (!d || (!d->n && profile->states->n > 1))
 		return missing_states(o, g);
@@ -338,7 +329,7 @@ static struct value *mapping_value(struct zero_object *o, const struct recut_gro
 {
 	struct value *class = fragment_class(o);
 	const struct partition *p = g->recorded_order ? &g->recorded : &g->part;
-	const unsigned part = part_of(o, g);
+	const unsigned part = zero_object_place(o, g).part;
 	struct value *out = value_new_ordered(o->a);
 	/* The names there are the very objects. */
 	const struct value *families =
@@ -364,25 +355,23 @@ static struct value *mapping_value(struct zero_object *o, const struct recut_gro
 	return out;
 }
 
-/* What AutoEP records of stage 3's groups: over which ranks of all each is cut.
- * Tensor-parallel ranks are counted first. */
+/* What AutoEP records of stage 3's groups: over which ranks of all each is cut. */
 static struct value *partition_group(struct zero_object *o, const struct recut_group *g)
 {
 	const struct value *old = value_find_path(o->root, KEY_OPTIMIZER_STATE_DICT,
 						  KEY_PARTITION_GROUPS, NULL);
-	const unsigned step = o->s->c->tp / g->stripe.lanes, first = o->mp % step;
 	struct value *ranks = value_new(o->a, VALUE_LIST);
-	unsigned which;
-	const unsigned part = zero_object_part(o, g, &which);
+	const struct rank_place own = zero_object_place(o, g);
 	const struct value_field fields[] = {
 		{ "sub_group", value_new_int(o->a, g - o->m->groups) },
 		{ "partition_count", value_new_int(o->a, g->stripe.ranks) },
-		{ "partition_rank", value_new_int(o->a, part) },
+		{ "partition_rank", value_new_int(o->a, own.part) },
 		{ "partition_ranks", ranks },
 	};
 
 	for (unsigned i = 0; i < g->stripe.ranks; i++)
-		value_append(o->a, ranks, rank_stripe_rank(&g->stripe, which, i) * step + first);
+		value_append(o->a, ranks,
+			     rank_stripe_global(&g->stripe, own.which, i, o->mp, o->s->c->tp));
 	return value_edit(o->a, value_item(old, g->like), fields, COUNT(fields));
 }
 

@@ -301,8 +301,8 @@ static int read_group(const struct shard_reader *r, size_t g, const char *what,
 {
 	const struct partition *p = &r->layout->groups[g];
 	struct shard_group *group = &r->s->groups[g];
-	unsigned which, ndim;
-	const unsigned part = shard_part(r, g, &which);
+	unsigned ndim;
+	const unsigned part = shard_place(r, g).part;
 	const uint64_t filled = partition_filled(p, part);
 	const struct value *own = value_numbered(state, g);
 	const struct value_dict *d = value_pairs(own);

@@ -22,12 +22,10 @@ struct shard_reader {
 	struct errmsg *err;
 };
 
-/* The part of group g that the rank holds; `*which`: see rank_stripe_part. */
-static inline unsigned shard_part(const struct shard_reader *r, size_t g, unsigned *which)
+/* The rank's place in group g. */
+static inline struct rank_place shard_place(const struct shard_reader *r, size_t g)
 {
-	const struct rank_stripe *s = &r->layout->stripe[g];
-
-	return rank_stripe_part(s, rank_stripe_at(s, r->c->mp, r->s->rank), which);
+	return rank_stripe_place(&r->layout->stripe[g], r->c->mp, r->s->rank);
 }
 
 /* The name of the first parameter of group g, for messages. */

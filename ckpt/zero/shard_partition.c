@@ -71,16 +71,8 @@ static int build_group(const struct shard_reader *r, size_t g)
 		return errmsg_nomem(r->err, r->file);
 	for (size_t i = 0; i < group->n; i++)
 		numel[i] = group->slices[i]->numel;
-	/* The degree divides the ranks, unless they are none of ZeRO's: then one has all of an
-	 * expert. */
-	l->stripe[g] = (struct rank_stripe){
-		.ranks = group->degree > l->ranks * group->lanes
-				 ? 1
-				 : l->ranks * group->lanes / group->degree,
-		.degree = group->degree,
-		.data_first = r->c->experts.data_first,
-		.lanes = group->lanes,
-	};
+	l->stripe[g] = rank_stripe_of(l->ranks, group->degree, group->lanes,
+				      r->c->experts.data_first);
 	if (!r->c->facts.zero3)
 		rc = read_paddings(r, g, &padding);
 	if (!rc) {
@@ -183,8 +175,7 @@ static const char *find_contradiction(const struct shard_reader *r, size_t g,
 {
 	const struct slice_group *group = &r->c->groups[g];
 	const struct partition *p = &r->layout->groups[g];
-	unsigned which;
-	const unsigned part = shard_part(r, g, &which);
+	const unsigned part = shard_place(r, g).part;
 	size_t i, end, k = 0;
 
 	partition_params(p, part, &i, &end);
@@ -221,12 +212,10 @@ int shard_check_mapping(const struct shard_reader *r, size_t g)
 		name);
 }
 
-/* Does `v` list the ranks over which the sub-group is cut?  Tensor-parallel ranks are counted
- * first. */
+/* Does `v` list the ranks over which the sub-group is cut? */
 static bool are_ranks(const struct shard_reader *r, const struct value *v,
 		      const struct rank_stripe *s, unsigned which)
 {
-	const unsigned step = r->layout->tp / s->lanes, first = r->c->mp % step;
 	const struct value_seq *list = value_items(v);
 	int64_t rank;
 
@@ -234,7 +223,7 @@ static bool are_ranks(const struct shard_reader *r, const struct value *v,
 		return false;
 	for (unsigned i = 0; i < s->ranks; i++)
 		if (!value_get_int(list->v[i], &rank) ||
-		    rank != rank_stripe_rank(s, which, i) * step + first)
+		    rank != rank_stripe_global(s, which, i, r->c->mp, r->layout->tp))
 			return false;
 	return true;
 }
@@ -246,15 +235,14 @@ static int check_partition_group(const struct shard_reader *r, size_t g)
 	const struct rank_stripe *s = &r->layout->stripe[g];
 	const struct value *all = value_find(r->dict, KEY_PARTITION_GROUPS);
 	const struct value *v = value_item(all, g);
-	unsigned which;
-	const unsigned part = shard_part(r, g, &which);
+	const struct rank_place own = shard_place(r, g);
 	int64_t count, rank;
 
 	if (!value_items(all) && s->degree == 1)
 		return 0;
 	if (value_get_int(value_find(v, "partition_count"), &count) &&
 	    value_get_int(value_find(v, "partition_rank"), &rank) && count == s->ranks &&
-	    rank == part && are_ranks(r, value_find(v, "partition_ranks"), s, which))
+	    rank == own.part && are_ranks(r, value_find(v, "partition_ranks"), s, own.which))
 		return 0;
 	return ERRMSG_FILE(r, -EBADMSG,
 			   "ds_zero_partition_groups does not say"

@@ -26,19 +26,15 @@ static int check_ep(const struct zero_checkpoint *r, const char *path, const str
 		    struct errmsg *err)
 {
 	const unsigned degree = experts_degree(l);
-	const struct rank_stripe stripe = {
-		.ranks = r->dir.dp_degree * r->model.tp / degree,
-		.degree = degree,
-		.data_first = r->model.ranks[0].experts.data_first,
-		.lanes = r->model.tp,
-	};
+	const struct rank_stripe stripe = rank_stripe_of(
+		r->dir.dp_degree, degree, r->model.tp, r->model.ranks[0].experts.data_first);
 	const struct ckname id = names_parse(strrchr(path, '/') + 1);
 	unsigned ep;
 
 	/* Without ZeRO it does not show how many ranks there were. */
 	if (!l->fused || l->ep < 0 || r->stage0)
 		return 0;
-	rank_stripe_part(&stripe, rank_stripe_at(&stripe, id.mp, id.dp), &ep);
+	ep = rank_stripe_place(&stripe, id.mp, id.dp).which;
 	if (l->ep == ep)
 		return 0;
 	return errmsg_set(err, -EBADMSG,
@@ -305,14 +301,11 @@ static uint64_t least_bytes(const struct zero_checkpoint *r, size_t number)
 	const struct shard *s = zero_shard(r, mp, 0);
 	const struct partitioning *l = &r->layouts[mp];
 	uint64_t bytes = 0;
-	unsigned which;
 
 	for (size_t g = 0; s && g < s->ngroups; g++) {
 		const struct shard_group *x = &s->groups[g];
-		const struct rank_stripe *stripe = &l->stripe[g];
 		const uint64_t numel = partition_filled(
-			&l->groups[g],
-			rank_stripe_part(stripe, rank_stripe_at(stripe, mp, rank), &which));
+			&l->groups[g], rank_stripe_place(&l->stripe[g], mp, rank).part);
 
 		for (size_t i = 0; i < (x->replicated ? 1 : x->states.n); i++)
 			if (x->states.v[i].kind == STATE_FLAT &&

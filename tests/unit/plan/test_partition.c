@@ -349,13 +349,16 @@ static void lanes_are_counted_first(void **state)
 						 { 4, 0, 0 }, { 5, 0, 1 }, { 4, 1, 0 }, { 5, 1, 1 } };
 
 	for (size_t i = 0; i < COUNT(expected); i++) {
-		const unsigned rank = rank_stripe_at(&across, expected[i][0], expected[i][1]);
-		unsigned which;
+		const struct rank_place x = rank_stripe_place(&across, expected[i][0],
+							      expected[i][1]);
+		const struct rank_place y = rank_stripe_place(&own, 5, i);
 
-		assert_int_equal(rank, i);
-		assert_int_equal(rank_stripe_part(&across, rank, &which), expected[i][1]);
-		assert_int_equal(which, expected[i][2]);
-		assert_int_equal(rank_stripe_at(&own, 5, i), i);
+		assert_int_equal(rank_stripe_rank(&across, x.which, x.part), i);
+		assert_int_equal(rank_stripe_global(&across, x.which, x.part, 5, 2), i);
+		assert_int_equal(x.part, expected[i][1]);
+		assert_int_equal(x.which, expected[i][2]);
+		assert_int_equal(rank_stripe_rank(&own, y.which, y.part), i);
+		assert_int_equal(rank_stripe_global(&own, y.which, y.part, 5, 2), 2 * i + 1);
 	}
 }
 
@@ -365,13 +368,12 @@ static void each_rank_has_one_part_of_one_group(void **state)
 		const struct rank_stripe s = { 1 + n % 6, 1 + n / 6 % 6, n >= 36, 1 };
 
 		for (unsigned rank = 0; rank < s.ranks * s.degree; rank++) {
-			unsigned g;
-			const unsigned part = rank_stripe_part(&s, rank, &g);
+			const struct rank_place x = rank_stripe_place(&s, 0, rank);
 
-			assert_true(g < s.degree && part < s.ranks);
-			assert_int_equal(rank_stripe_rank(&s, g, part), rank);
-			if (part)
-				assert_int_equal(rank_stripe_rank(&s, g, part - 1) +
+			assert_true(x.which < s.degree && x.part < s.ranks);
+			assert_int_equal(rank_stripe_rank(&s, x.which, x.part), rank);
+			if (x.part)
+				assert_int_equal(rank_stripe_rank(&s, x.which, x.part - 1) +
 							 rank_stripe_step(&s),
 						 rank);
 		}
