@@ -153,7 +153,7 @@ static const struct slice *expert_slice(const struct deriving *d, const struct w
 	const struct param *p = checkpoint_find(d->c, w->name);
 	char *dot = strrchr(w->name, '.');
 	const struct expert_layer *l;
-	const struct expert_place *place;
+	struct expert_place place;
 
 	*skip = 0;
 	if (p)
@@ -166,10 +166,10 @@ static const struct slice *expert_slice(const struct deriving *d, const struct w
 	l = p && p->first ? p->first->layer : NULL;
 	if (!l || !l->fused || d->file->id.expert >= l->n)
 		return NULL;
-	place = &l->places[d->file->id.expert];
-	*skip = place->index * w->numel;
-	return place->rank < p->nslices && p->first->numel / w->numel == l->local
-		       ? p->slices[place->rank]
+	place = experts_place(l, d->file->id.expert);
+	*skip = place.index * w->numel;
+	return place.rank < p->nslices && p->first->numel / w->numel == l->local
+		       ? p->slices[place.rank]
 		       : NULL;
 }
 

@@ -36,6 +36,34 @@
 #define ZERO3_FORMAT "zero3_partitioned"
 #define ZERO3_FORMAT_VERSION 1
 
+const char *const experts_fused[EXPERTS_FUSED] = { ".w1", ".w2", ".w3" };
+
+struct expert_place experts_place(const struct expert_layer *l, unsigned expert)
+{
+	/* Of a layer that is not trained it does not show how many a rank has. */
+	const unsigned local = l->local ?: l->n;
+
+	return l->places ? l->places[expert] : (struct expert_place){ expert / local, expert % local };
+}
+
+static bool is_at(const struct expert_layer *l, unsigned expert, struct expert_place at)
+{
+	const struct expert_place own = experts_place(l, expert);
+
+	return own.rank == at.rank && own.index == at.index;
+}
+
+unsigned experts_number(const struct expert_layer *l, unsigned rank, unsigned index)
+{
+	unsigned e = 0;
+
+	if (!l->places)
+		return rank * l->local + index;
+	while (e + 1 < l->n && !is_at(l, e, (struct expert_place){ rank, index }))
+		e++;
+	return e;
+}
+
 struct reader {
 	struct experts *x;
 	struct arena *a;
@@ -114,19 +142,15 @@ static int read_ranks(const struct reader *r, const struct expert_layer *l,
 
 static int read_placement(const struct reader *r, struct expert_layer *l, const struct value *v)
 {
-	struct expert_place *places = arena_alloc(r->a, l->n * sizeof(*places));
 	const struct value_seq *ranks = value_find_items(v, "ranks");
+	struct expert_place *places;
 	int rc;
 
+	if (!v || v->kind == VALUE_NONE)
+		return 0;
+	l->places = places = arena_alloc(r->a, l->n * sizeof(*places));
 	if (!places)
 		return errmsg_nomem(r->err, r->file);
-	l->places = places;
-	if (!v || v->kind == VALUE_NONE) {
-		/* Without a placement experts are numbered rank after rank. */
-		for (unsigned e = 0; e < l->n; e++)
-			places[e] = (struct expert_place){ e / l->local, e % l->local };
-		return 0;
-	}
 	rc = expect(r, v, "version", PLACEMENT_VERSION) ?:
 	     expect(r, v, "num_experts", l->n) ?:
 	     expect(r, v, "ep_size", experts_degree(l));
@@ -173,8 +197,8 @@ static bool piece_agrees(const struct expert_layer *l, unsigned rank, const stru
 	from /= len;
 	to /= len;
 	for (uint64_t k = 0; k < n; k++) {
-		if (from + k >= l->n || seen[from + k] || l->places[from + k].rank != rank ||
-		    l->places[from + k].index != to + k)
+		if (from + k >= l->n || seen[from + k] ||
+		    !is_at(l, (unsigned)(from + k), (struct expert_place){ rank, (unsigned)(to + k) }))
 			return false;
 		seen[from + k] = true;
 	}
@@ -324,12 +348,22 @@ int experts_init(struct experts *x, struct arena *a, const struct value *root, b
 	return rc;
 }
 
+unsigned experts_degree(const struct expert_layer *l)
+{
+	assert(!l->local || l->n % l->local == 0);
+	return l->local ? l->n / l->local : 1;
+}
+
 static bool layers_equal(const struct expert_layer *a, const struct expert_layer *b)
 {
 	if (a->n != b->n || a->fused != b->fused)
 		return false;
-	return !a->fused || (a->local == b->local && strcmp(a->prefix, b->prefix) == 0 &&
-			     memcmp(a->places, b->places, a->n * sizeof(*a->places)) == 0);
+	if (!a->fused)
+		return true;
+	for (unsigned e = 0; e < a->n; e++)
+		if (!is_at(a, e, experts_place(b, e)))
+			return false;
+	return a->local == b->local && strcmp(a->prefix, b->prefix) == 0;
 }
 
 bool experts_equal(const struct experts *a, const struct experts *b)
@@ -339,12 +373,6 @@ bool experts_equal(const struct experts *a, const struct experts *b)
 	for (size_t i = 0; equal && i < a->n; i++)
 		equal = layers_equal(&a->layers[i], &b->layers[i]);
 	return equal;
-}
-
-unsigned experts_degree(const struct expert_layer *l)
-{
-	assert(!l->local || l->n % l->local == 0);
-	return l->local ? l->n / l->local : 1;
 }
 
 /* Skip the decimal number at `*s`, which has no leading zeros. */
@@ -376,10 +404,10 @@ bool experts_parse(const struct expert_layer *l, const char *name, unsigned *exp
 		return false;
 	*rest = name + n;
 	*expert = 0;
-	if (l->fused)
-		return strcmp(*rest, ".w1") == 0 || strcmp(*rest, ".w2") == 0 ||
-		       strcmp(*rest, ".w3") == 0;
-	return skip_number(rest, expert) && **rest == '.';
+	for (size_t i = 0; l->fused && i < EXPERTS_FUSED; i++)
+		if (strcmp(*rest, experts_fused[i]) == 0)
+			return true;
+	return !l->fused && skip_number(rest, expert) && **rest == '.';
 }
 
 void experts_key(const struct expert_layer *l, unsigned expert, const char *rest, char *out)

@@ -30,7 +30,7 @@ struct expert_layer {
 	unsigned n;     /* experts on all ranks */
 	unsigned local; /* on each rank; native: 0 until the parameters are
 			 * known */
-	const struct expert_place *places; /* fused: of each expert */
+	const struct expert_place *places; /* fused: of each expert; NULL: see experts_place */
 	int64_t ep; /* fused: the expert-parallel rank of the file; -1 if not
 		     * recorded */
 	unsigned lanes; /* tensor-parallel ranks over which experts are spread, whole; 1: each
@@ -65,6 +65,16 @@ bool experts_equal(const struct experts *a, const struct experts *b);
 
 /* How many ranks share the layer's experts. */
 unsigned experts_degree(const struct expert_layer *l);
+
+/* The place of an expert: without a placement they are numbered rank after rank. */
+struct expert_place experts_place(const struct expert_layer *l, unsigned expert);
+
+/* The number in the whole of the expert at a place. */
+unsigned experts_number(const struct expert_layer *l, unsigned rank, unsigned index);
+
+/* The rests of the names of a fused layer's parameters. */
+#define EXPERTS_FUSED 3
+extern const char *const experts_fused[EXPERTS_FUSED];
 
 /* Does a name look like that of a native expert's parameter? */
 bool experts_is_native(const char *name);

@@ -330,11 +330,14 @@ bad:
 /* The number of experts from `e` on that are adjacent on one rank as well. */
 static unsigned run_length(const struct expert_layer *l, unsigned e)
 {
-	const struct expert_place *first = &l->places[e];
-	unsigned n = 1;
+	const struct expert_place first = experts_place(l, e);
+	unsigned n = 0;
+	struct expert_place next;
 
-	while (e + n < l->n && first[n].rank == first->rank && first[n].index == first->index + n)
+	do {
 		n++;
+		next = experts_place(l, e + n < l->n ? e + n : e);
+	} while (next.rank == first.rank && next.index == first.index + n);
 	return n;
 }
 
@@ -370,10 +373,12 @@ static int join_experts(const struct geometry_job *j)
 	for (unsigned i = 0; i < j->p->nslices; i++)
 		g->stride[i] = first->numel;
 	for (unsigned e = 0, run; !rc && e < l->n; e += run) {
+		const struct expert_place at = experts_place(l, e);
+
 		run = run_length(l, e);
 		rc = geometry_add(g, (struct geometry_segment){ .at = e * len, .len = run * len,
-								.from = l->places[e].index * len,
-								.source = l->places[e].rank });
+								.from = at.index * len,
+								.source = at.rank });
 	}
 	return rc;
 }

@@ -170,7 +170,7 @@ static int list_expert(const struct builder *b, struct entries *to, const struct
 		char key[EXPERT_NAME_MAX];
 
 		if (!l->fused) {
-			experts_key(l, ep * l->local + s->expert, s->rest, key);
+			experts_key(l, experts_number(l, ep, s->expert), s->rest, key);
 			name = arena_strdup(a, key);
 		}
 		if (!copy || !name)

@@ -21,8 +21,6 @@
 #include "ckpt/format/value.h"
 #include "ckpt/table/rank_params_build.h"
 
-static const char *const fused_names[] = { ".w1", ".w2", ".w3" };
-
 /* Is it the first tensor-parallel rank of its pipeline stage? */
 static bool is_first(const struct rank_params_loader *l)
 {
@@ -72,16 +70,12 @@ static int check_files(const struct rank_params_loader *l)
 static const struct tag_file *find_file(const struct rank_params_loader *l, size_t layer,
 					unsigned expert)
 {
-	struct ckname id = { .kind = TAG_FILE_EXPERT,
-			     .mp = l->c->mp,
-			     .layer = (unsigned)layer,
-			     .expert = expert };
-	const struct tag_file *f = tagdir_find(l->dir, &id, NULL);
+	const struct ckname id = { .kind = TAG_FILE_EXPERT,
+				   .mp = l->c->mp,
+				   .layer = (unsigned)layer,
+				   .expert = expert };
 
-	id.mp -= id.mp % l->tp;
-	for (unsigned t = 0; !f && t < l->tp; t++, id.mp++)
-		f = tagdir_find(l->dir, &id, NULL);
-	return f;
+	return tagdir_find_shared(l->dir, id, l->tp);
 }
 
 /*
@@ -286,7 +280,7 @@ static const struct slice *find_native(const struct rank_params *c, const struct
 	       number == f->id.expert;
 	if (!*own || !layer->local)
 		return NULL;
-	experts_key(layer, number % layer->local, rest, name);
+	experts_key(layer, experts_place(layer, number).index, rest, name);
 	return slice_find(c->slices, c->nslices, name);
 }
 
@@ -324,10 +318,10 @@ static int warn_frozen(const struct rank_params_loader *l, const struct expert_l
 {
 	int rc = 0;
 
-	for (size_t i = 0; !rc && i < COUNT(fused_names); i++) {
+	for (size_t i = 0; !rc && i < EXPERTS_FUSED; i++) {
 		char name[EXPERT_NAME_MAX];
 
-		snprintf(name, sizeof(name), "%s%s", layer->prefix, fused_names[i]);
+		snprintf(name, sizeof(name), "%s%s", layer->prefix, experts_fused[i]);
 		if (!slice_find(l->c->slices, l->c->nslices, name))
 			rc = RANK_PARAMS_WARN(l, "%s: left out: experts of AutoEP that are not trained",
 					      name);

@@ -201,6 +201,16 @@ const struct tag_file *tagdir_find(const struct tagdir *d,
 	return bsearch(&key, d->files, d->nfiles, sizeof(key), by_place);
 }
 
+const struct tag_file *tagdir_find_shared(const struct tagdir *d, struct ckname id, unsigned tp)
+{
+	const struct tag_file *f = tagdir_find(d, &id, NULL);
+
+	id.mp -= id.mp % tp;
+	for (unsigned t = 0; !f && t < tp; t++, id.mp++)
+		f = tagdir_find(d, &id, NULL);
+	return f;
+}
+
 /* Told of a file that is missing; false: no more, please. */
 typedef bool gap_fn(void *ctx, const struct ckname *missing);
 

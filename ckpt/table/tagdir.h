@@ -83,6 +83,10 @@ const struct tag_file *tag_files_find(const struct tag_file *v, size_t n, const 
 const struct tag_file *tagdir_find(const struct tagdir *d,
 				   const struct ckname *id, const char *name);
 
+/* The file of an expert or of an expert-parallel rank's optimizer: that of model-parallel rank
+ * id.mp or, as tensor-parallel ranks may share it, of another one of the `tp` of its stage. */
+const struct tag_file *tagdir_find_shared(const struct tagdir *d, struct ckname id, unsigned tp);
+
 /* The first file that is too small for one of torch.save, or NULL; `*n` is set to the
  * number of such files. */
 const struct tag_file *tagdir_find_tiny(const struct tagdir *d, size_t *n);

@@ -46,7 +46,7 @@ static int refuse(const struct recutter *b, const char *why)
 /* Are an AutoEP layer's experts numbered rank after rank, as of ranks that have more of them? */
 static bool is_plain(const struct expert_layer *l)
 {
-	for (unsigned e = 0; l->fused && e < l->n; e++)
+	for (unsigned e = 0; l->places && e < l->n; e++)
 		if (l->places[e].rank != e / l->local || l->places[e].index != e % l->local)
 			return false;
 	return true;
@@ -147,16 +147,8 @@ const char *recut_param_name(const struct recut_param *p, char name[EXPERT_NAME_
 
 	if (!p->ep)
 		return p->slice->name;
-	experts_key(l, p->ep * l->local + p->slice->expert, p->slice->rest, name);
+	experts_key(l, experts_number(l, p->ep, p->slice->expert), p->slice->rest, name);
 	return name;
-}
-
-/* Does a new rank have an expert? */
-static bool has_expert(const struct expert_layer *l, unsigned expert, unsigned degree, unsigned rank)
-{
-	const unsigned old = l->fused ? l->places[expert].rank : expert / l->local;
-
-	return old / (experts_degree(l) / degree) == rank;
 }
 
 /* Are there the files of experts that ranks of a tensor-parallel rank would load?  Of experts
@@ -174,7 +166,7 @@ static int check_layer(const struct recutter *b, const struct experts *x, size_t
 		const unsigned which = rank_stripe_place(&stripe, b->mp, d).which;
 
 		for (id.expert = 0; id.expert < l->n; id.expert++)
-			if (has_expert(l, id.expert, degree, which) &&
+			if (experts_place(l, id.expert).rank / (experts_degree(l) / degree) == which &&
 			    !tag_files_find(c->experts, c->nexperts, &id))
 				return errmsg_set(b->err, -ENOTSUP,
 				"%s/layer_%u_expert_%u_mp_rank_%02u_model_states.pt is missing: %u"

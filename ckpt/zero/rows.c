@@ -293,7 +293,7 @@ static int add_experts(struct rows_finder *f, const struct slice *s)
 		char key[EXPERT_NAME_MAX];
 		struct param *p;
 
-		experts_key(layer, ep * layer->local + s->expert, s->rest, key);
+		experts_key(layer, experts_number(layer, ep, s->expert), s->rest, key);
 		p = find_param(f, key);
 		rc = p && !p->module ? add_param(f, p) : 0;
 	}

@@ -64,10 +64,20 @@ static const struct stage0_param *find_same(const struct stage0_builder *b, cons
 	return NULL;
 }
 
+struct stage0_param *stage0_new_param(struct stage0_builder *b)
+{
+	if (!arena_reserve(&b->o->arena, &b->params, b->nparams, &b->params_cap, b->nparams + 1,
+			   sizeof(*b->params)))
+		return NULL;
+	b->params[b->nparams] = (struct stage0_param){ 0 };
+	return &b->params[b->nparams++];
+}
+
 static int add_param(struct stage0_builder *b, const char *name, const struct stored *weight)
 {
 	const struct stage0_param *same = find_same(b, weight);
 	const int rc = same ? 0 : stage0_find_alias(b, name, weight, &same);
+	struct stage0_param *p;
 
 	if (rc)
 		return rc;
@@ -75,11 +85,10 @@ static int add_param(struct stage0_builder *b, const char *name, const struct st
 		return ties_add(&b->o->ties, &b->o->arena, name, same->name)
 			       ? 0
 			       : errmsg_nomem(b->err, b->file);
-	if (!arena_reserve(&b->o->arena, &b->params, b->nparams, &b->params_cap, b->nparams + 1,
-			   sizeof(*b->params)) ||
-	    !hashtab_add(&b->places, hash_number(weight->storage), (uint32_t)b->nparams))
+	if (!hashtab_add(&b->places, hash_number(weight->storage), (uint32_t)b->nparams) ||
+	    !(p = stage0_new_param(b)))
 		return errmsg_nomem(b->err, b->file);
-	b->params[b->nparams++] = (struct stage0_param){ name, weight, NULL };
+	*p = (struct stage0_param){ name, weight, NULL };
 	b->numel += weight->numel;
 	return 0;
 }

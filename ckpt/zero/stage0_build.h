@@ -91,6 +91,9 @@ struct stage0_builder {
 int stage0_tensor(struct stage0_builder *b, const struct ptfile *pt, uint32_t file,
 		  const struct value *v, const char *key, const struct stored **out);
 
+/* Add a parameter that has nothing yet.  NULL when the arena is exhausted. */
+struct stage0_param *stage0_new_param(struct stage0_builder *b);
+
 bool stage0_is_buffer(const struct stage0_builder *b, const char *name);
 
 /* Add the experts of the rank that saved the optimizer, in the order of its entries, after
@@ -101,9 +104,6 @@ size_t stage0_count_dense(const struct stage0_builder *b);
 /* Set `*of` to the parameter that a tensor of AutoEP's is a second name of, or to NULL. */
 int stage0_find_alias(struct stage0_builder *b, const char *name, const struct stored *t,
 		      const struct stage0_param **of);
-
-/* The file of an expert-parallel rank's optimizer, or NULL. */
-const struct tag_file *stage0_expert_optim(const struct stage0_builder *b, unsigned ep);
 
 /* Find what all other expert-parallel ranks have; and one of them. */
 int stage0_find_peers(struct stage0_builder *b);

@@ -18,8 +18,6 @@
 /* Limit of the tries to find a layer's ep_size by the shapes of its parameters. */
 #define TRIES_MAX 100000u
 
-static const char *const fused_names[] = { ".w1", ".w2", ".w3" };
-
 /* The entries of the groups of one ep_size. */
 struct size_class {
 	unsigned degree;
@@ -145,27 +143,15 @@ static int list_classes(struct finder *f)
 	return 0;
 }
 
-/* An expert's file of the rank, or of one that shares the expert with it. */
-static const struct tag_file *find_file(const struct stage0_builder *b, enum tag_file_kind kind,
-					size_t layer, unsigned expert)
-{
-	const unsigned tp = b->s->tp;
-	struct ckname id = { .kind = kind, .mp = b->mp, .layer = (unsigned)layer };
-	const struct tag_file *f;
-
-	*(kind == TAG_FILE_EXPERT ? &id.expert : &id.dp) = expert;
-	f = tagdir_find(b->s->dir, &id, NULL);
-	id.mp -= id.mp % tp;
-	for (unsigned t = 0; !f && t < tp; t++, id.mp++)
-		f = tagdir_find(b->s->dir, &id, NULL);
-	return f;
-}
-
 static int open_expert(const struct finder *f, size_t layer, unsigned expert, struct ptfile *pt,
 		       uint32_t *number)
 {
 	const struct stage0_builder *b = f->b;
-	const struct tag_file *file = find_file(b, TAG_FILE_EXPERT, layer, expert);
+	const struct ckname id = { .kind = TAG_FILE_EXPERT,
+				   .mp = b->mp,
+				   .layer = (unsigned)layer,
+				   .expert = expert };
+	const struct tag_file *file = tagdir_find_shared(b->s->dir, id, b->s->tp);
 
 	if (!file)
 		return errmsg_set(b->err, -EBADMSG,
@@ -205,7 +191,7 @@ static int read_layer(struct finder *f, size_t i)
 	if (rc)
 		return rc;
 	d = value_pairs(pt.root);
-	most = l->x->fused ? COUNT(fused_names) : d ? d->n : 0;
+	most = l->x->fused ? EXPERTS_FUSED : d ? d->n : 0;
 	l->rests = arena_alloc(a, (most + 1) * sizeof(*l->rests));
 	l->likes = arena_alloc(a, (most + 1) * sizeof(*l->likes));
 	if (!l->rests || !l->likes)
@@ -214,9 +200,9 @@ static int read_layer(struct finder *f, size_t i)
 		const char *key = l->x->fused ? name : value_cstr(d->v[k].key);
 
 		if (l->x->fused) {
-			experts_key(l->x, 0, fused_names[k], name);
+			experts_key(l->x, 0, experts_fused[k], name);
 			rc = add_key(f, l, &pt, number, value_find(pt.root, name), name,
-				     fused_names[k]);
+				     experts_fused[k]);
 		} else if ((n = experts_prefix_len(key, 0))) {
 			l->x->prefix = l->x->prefix ?: arena_strndup(a, key, n);
 			rc = add_key(f, l, &pt, number, d->v[k].val, key, key + n + 1);
@@ -310,33 +296,16 @@ static int choose_classes(struct finder *f)
 static unsigned expert_of(const struct stage0_builder *b, const struct expert_layer *l, unsigned k)
 {
 	const unsigned degree = experts_degree(l);
-	const unsigned rank = b->experts.data_first ? b->ep * degree / b->s->nep : b->ep % degree;
-	unsigned e = 0;
 
-	if (!l->fused)
-		return rank * l->local + k;
-	while (e + 1 < l->n && (l->places[e].rank != rank || l->places[e].index != k))
-		e++;
-	return e;
+	return experts_number(l, b->experts.data_first ? b->ep * degree / b->s->nep : b->ep % degree,
+			      k);
 }
 
-static struct stage0_param *new_param(struct stage0_builder *b)
+/* Read all tensors of an expert into every `step`-th of `v`. */
+static int read_expert(const struct finder *f, size_t i, unsigned expert, const struct stored **v,
+		       size_t step)
 {
-	if (!arena_reserve(&b->o->arena, &b->params, b->nparams, &b->params_cap, b->nparams + 1,
-			   sizeof(*b->params))) {
-		errmsg_nomem(b->err, b->file);
-		return NULL;
-	}
-	b->params[b->nparams] = (struct stage0_param){ NULL, NULL, NULL };
-	return &b->params[b->nparams++];
-}
-
-/* Add the parameters of one expert, which has number `k` on its rank. */
-static int add_native(struct finder *f, size_t i, unsigned k)
-{
-	struct stage0_builder *b = f->b;
 	const struct moe_layer *l = &f->layers[i];
-	const unsigned expert = expert_of(b, l->x, k);
 	char name[EXPERT_NAME_MAX];
 	struct ptfile pt;
 	uint32_t number;
@@ -345,17 +314,8 @@ static int add_native(struct finder *f, size_t i, unsigned k)
 	if (rc)
 		return rc;
 	for (size_t j = 0; !rc && j < l->nkeys; j++) {
-		struct stage0_param *p = new_param(b);
-
-		if (!p) {
-			rc = -ENOMEM;
-			break;
-		}
 		experts_key(l->x, expert, l->rests[j], name);
-		rc = stage0_tensor(b, &pt, number, value_find(pt.root, name), name, &p->weight);
-		experts_key(l->x, k, l->rests[j], name);
-		p->name = arena_strdup(&b->o->arena, name);
-		b->numel += rc ? 0 : p->weight->numel;
+		rc = stage0_tensor(f->b, &pt, number, value_find(pt.root, name), name, &v[j * step]);
 	}
 	ptfile_close(&pt);
 	return rc;
@@ -388,44 +348,43 @@ static int join(struct stage0_builder *b, struct stage0_param *p, const struct s
 	}
 	p->weight = s;
 	p->pieces = pieces;
-	b->numel += s->numel;
 	return 0;
 }
 
-/* Add the parameters of a layer of AutoEP. */
-static int add_fused(struct finder *f, size_t i)
+/* Add a parameter, which is one tensor or that of `n` experts. */
+static int add_param(struct stage0_builder *b, const char *name, const struct stored *const *v,
+		     unsigned n)
+{
+	struct stage0_param *p = stage0_new_param(b);
+
+	if (!p || !(p->name = arena_strdup(&b->o->arena, name)))
+		return errmsg_nomem(b->err, b->file);
+	p->weight = *v;
+	return n ? join(b, p, v, n) : 0;
+}
+
+/* Add the parameters of a layer, expert by expert but for AutoEP's. */
+static int add_layer(struct finder *f, size_t i)
 {
 	struct stage0_builder *b = f->b;
 	const struct moe_layer *l = &f->layers[i];
+	const bool fused = l->x->fused;
 	const unsigned local = l->x->local;
 	const struct stored **v = arena_alloc(&b->o->arena, local * l->nkeys * sizeof(*v));
-	char name[EXPERT_NAME_MAX];
-	struct ptfile pt;
-	uint32_t number;
 	int rc = v ? 0 : errmsg_nomem(b->err, b->file);
 
-	for (unsigned k = 0; !rc && k < local; k++) {
-		const unsigned expert = expert_of(b, l->x, k);
-
-		rc = open_expert(f, i, expert, &pt, &number);
-		if (rc)
-			break;
+	for (unsigned k = 0; !rc && k < local; k++)
+		rc = read_expert(f, i, expert_of(b, l->x, k), v + k, local);
+	for (unsigned k = 0; !rc && k < (fused ? 1 : local); k++)
 		for (size_t j = 0; !rc && j < l->nkeys; j++) {
-			experts_key(l->x, expert, l->rests[j], name);
-			rc = stage0_tensor(b, &pt, number, value_find(pt.root, name), name,
-					   &v[j * local + k]);
-		}
-		ptfile_close(&pt);
-	}
-	for (size_t j = 0; !rc && j < l->nkeys; j++) {
-		struct stage0_param *p = new_param(b);
+			char name[EXPERT_NAME_MAX];
 
-		snprintf(name, sizeof(name), "%s%s", l->x->prefix, l->rests[j]);
-		rc = p ? 0 : -ENOMEM;
-		if (!rc && !(p->name = arena_strdup(&b->o->arena, name)))
-			rc = errmsg_nomem(b->err, b->file);
-		rc = rc ?: join(b, p, v + j * local, local);
-	}
+			if (fused)
+				snprintf(name, sizeof(name), "%s%s", l->x->prefix, l->rests[j]);
+			else
+				experts_key(l->x, k, l->rests[j], name);
+			rc = add_param(b, name, v + j * local + k, fused ? local : 0);
+		}
 	return rc;
 }
 
@@ -435,16 +394,9 @@ static int add_experts(struct finder *f)
 	int rc = 0;
 
 	for (size_t k = 0; !rc && k < f->nclasses; k++)
-		for (size_t i = 0; !rc && i < f->nlayers; i++) {
-			const struct moe_layer *l = &f->layers[i];
-
-			if (l->of != &f->classes[k])
-				continue;
-			if (l->x->fused)
-				rc = add_fused(f, i);
-			for (unsigned e = 0; !rc && !l->x->fused && e < l->x->local; e++)
-				rc = add_native(f, i, e);
-		}
+		for (size_t i = 0; !rc && i < f->nlayers; i++)
+			if (f->layers[i].of == &f->classes[k])
+				rc = add_layer(f, i);
 	return rc;
 }
 
@@ -485,11 +437,6 @@ static bool are_alike(const struct stage0_rank *x, const struct stage0_rank *y)
 	return same;
 }
 
-const struct tag_file *stage0_expert_optim(const struct stage0_builder *b, unsigned ep)
-{
-	return find_file(b, TAG_FILE_EXPERT_OPTIM, 0, ep);
-}
-
 int stage0_find_peers(struct stage0_builder *b)
 {
 	struct stage0_rank *o = b->o;
@@ -504,7 +451,8 @@ int stage0_find_peers(struct stage0_builder *b)
 	o->ep = b->ep;
 	o->data_first = b->experts.data_first;
 	for (unsigned ep = 0; !rc && ep < o->npeers; ep++) {
-		const struct tag_file *f = stage0_expert_optim(b, ep);
+		const struct ckname id = { .kind = TAG_FILE_EXPERT_OPTIM, .mp = b->mp, .dp = ep };
+		const struct tag_file *f = tagdir_find_shared(b->s->dir, id, b->s->tp);
 
 		if (ep == o->ep)
 			continue;
