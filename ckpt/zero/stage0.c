@@ -56,21 +56,22 @@ static const struct stage0_param *find_same(const struct stage0_builder *b, cons
 	uint32_t i;
 
 	while (t->numel && hashtab_next(&b->places, hash_number(t->storage), &pos, &i)) {
-		const struct stored *w = b->params[i].weight;
+		const struct stored *w = b->params[i]->weight;
 
 		if (w->file == t->file && w->storage == t->storage && !SHAPE_ORDER(w, t))
-			return &b->params[i];
+			return b->params[i];
 	}
 	return NULL;
 }
 
 struct stage0_param *stage0_new_param(struct stage0_builder *b)
 {
-	if (!arena_reserve(&b->o->arena, &b->params, b->nparams, &b->params_cap, b->nparams + 1,
-			   sizeof(*b->params)))
+	struct stage0_param *p = arena_alloc(&b->o->arena, sizeof(*p));
+
+	if (!p || !arena_reserve(&b->o->arena, &b->params, b->nparams, &b->params_cap,
+				 b->nparams + 1, sizeof(struct stage0_param *)))
 		return NULL;
-	b->params[b->nparams] = (struct stage0_param){ 0 };
-	return &b->params[b->nparams++];
+	return b->params[b->nparams++] = p;
 }
 
 static int add_param(struct stage0_builder *b, const char *name, const struct stored *weight)
@@ -147,7 +148,7 @@ static int list_ties(struct stage0_builder *b)
 static int add_tied(struct stage0_builder *b, const char *name, const struct stored *weight)
 {
 	for (size_t i = 0; i < b->nparams; i++)
-		if (strcmp(b->params[i].name, name) == 0)
+		if (strcmp(b->params[i]->name, name) == 0)
 			return 0;
 	return add_param(b, name, weight);
 }
@@ -221,7 +222,7 @@ static int add_layers(struct stage0_builder *b)
 			rc = add_layer(b, &d->layer[*at]);
 	for (size_t i = 0; !rc && !has_all(b) && i < s->ntied; i++)
 		if (s->tied[i].rank == rank)
-			rc = add_tied(b, s->tied[i].param.name, s->tied[i].param.weight);
+			rc = add_tied(b, s->tied[i].param->name, s->tied[i].param->weight);
 	return rc;
 }
 
@@ -230,7 +231,8 @@ static int add_layers(struct stage0_builder *b)
 static int sort_ties(struct stage0_builder *b)
 {
 	struct stage0 *s = b->s;
-	struct stage0_param *v = arena_alloc(&b->o->arena, (b->nparams + 1) * sizeof(*v));
+	struct stage0_param **v =
+		arena_alloc(&b->o->arena, (b->nparams + 1) * sizeof(struct stage0_param *));
 	size_t n = 0;
 
 	if (!v || !arena_reserve(&s->arena, &s->tied, s->ntied, &s->tied_cap, s->ntied + b->nparams,
@@ -238,7 +240,7 @@ static int sort_ties(struct stage0_builder *b)
 		return errmsg_nomem(b->err, b->file);
 	for (int tied = 1; tied >= 0; tied--)
 		for (size_t i = 0; i < b->nparams; i++) {
-			if (is_tied(b->params[i].name) != tied)
+			if (is_tied(b->params[i]->name) != tied)
 				continue;
 			v[n++] = b->params[i];
 			if (tied)
@@ -246,6 +248,7 @@ static int sort_ties(struct stage0_builder *b)
 					(struct stage0_tied){ b->mp % s->tensor, b->params[i] };
 		}
 	b->params = v;
+	b->params_cap = b->nparams + 1;
 	return 0;
 }
 

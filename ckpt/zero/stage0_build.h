@@ -39,8 +39,14 @@ struct stage0_param {
 /* A parameter of a tied module, in the stages of a pipeline so far. */
 struct stage0_tied {
 	unsigned rank; /* of tensor parallelism */
-	struct stage0_param param;
+	const struct stage0_param *param;
 };
+
+/* Where a tensor is. */
+static inline struct stage0_place stage0_place_of(const struct stored *t)
+{
+	return (struct stage0_place){ t->file, t->dtype, t->storage };
+}
 
 /* Shared by all ranks while they are found, in order. */
 struct stage0 {
@@ -75,7 +81,7 @@ struct stage0_builder {
 	size_t ndense; /* the first ones, which are of no experts */
 	uint64_t flat; /* elements of all flat groups; 0: parameters are apart */
 	/* The model's: */
-	struct stage0_param *params;
+	struct stage0_param **params;
 	size_t nparams, params_cap; /* with experts, once entries of dense ones have theirs */
 	uint64_t numel;        /* of all */
 	struct hashtab places; /* parameters, by their data's place */

@@ -82,10 +82,10 @@ int stage0_find_alias(struct stage0_builder *b, const char *name, const struct s
 			continue;
 		snprintf(other, sizeof(other), "%.*srouter%s", (int)n, name, rest);
 		for (size_t k = 0; k < b->nparams; k++)
-			if (strcmp(b->params[k].name, other) == 0) {
-				const int rc = compare(b, b->params[k].weight, t, &same);
+			if (strcmp(b->params[k]->name, other) == 0) {
+				const int rc = compare(b, b->params[k]->weight, t, &same);
 
-				*of = same ? &b->params[k] : NULL;
+				*of = same ? b->params[k] : NULL;
 				return rc;
 			}
 	}
@@ -344,7 +344,7 @@ static int join(struct stage0_builder *b, struct stage0_param *p, const struct s
 		if (v[k]->dtype != v[0]->dtype || SHAPE_ORDER(v[k], v[0]))
 			return ERRMSG_FILE(b, -EBADMSG, "%s: experts differ in type or shape",
 					   p->name);
-		pieces[k] = (struct stage0_place){ v[k]->file, v[k]->dtype, v[k]->storage };
+		pieces[k] = stage0_place_of(v[k]);
 	}
 	p->weight = s;
 	p->pieces = pieces;

@@ -39,7 +39,7 @@ static bool is_whole(const struct stage0_builder *b)
 	if (n != b->ndense || !n || e[0].group != e[n - 1].group)
 		return false;
 	for (size_t i = 0; i < n; i++)
-		if (e[i].like && SHAPE_ORDER(e[i].like->tensor, b->params[i].weight))
+		if (e[i].like && SHAPE_ORDER(e[i].like->tensor, b->params[i]->weight))
 			return false;
 	return true;
 }
@@ -67,14 +67,14 @@ static int match_class(struct stage0_builder *b, const struct shaped *e, size_t 
 		return ERRMSG_FILE(b, -ENOTSUP,
 				   "the model has %zu parameters of the shape of"
 				   " %s, and the optimizer %zu: which ones is not recorded",
-				   np, b->params[p->i].name, ne);
+				   np, b->params[p->i]->name, ne);
 	if (entries[e[0].i].group != entries[e[ne - 1].i].group)
 		return ERRMSG_FILE(b, -ENOTSUP,
 				   "several groups of the optimizer have"
 				   " parameters of the shape of %s: which ones is not recorded",
-				   b->params[p->i].name);
+				   b->params[p->i]->name);
 	for (size_t i = 0; i < ne; i++)
-		entries[e[i].i].param = &b->params[p[i].i];
+		entries[e[i].i].param = b->params[p[i].i];
 	return 0;
 }
 
@@ -85,7 +85,7 @@ static int match_shapes(struct stage0_builder *b, struct shaped *p, struct shape
 	int rc = 0;
 
 	for (size_t k = 0; k < n; k++)
-		p[k] = (struct shaped){ b->params[k].weight, b->params[k].name, k };
+		p[k] = (struct shaped){ b->params[k]->weight, b->params[k]->name, k };
 	for (size_t k = 0; k < b->ndense; k++)
 		if (b->entries[k].like)
 			e[ne++] = (struct shaped){ b->entries[k].like->tensor,
@@ -113,7 +113,7 @@ int stage0_match(struct stage0_builder *b)
 
 	if (is_whole(b)) {
 		for (size_t i = 0; i < b->nparams; i++)
-			b->entries[i].param = &b->params[i];
+			b->entries[i].param = b->params[i];
 		return 0;
 	}
 	v = calloc(b->nparams + b->ndense + 1, sizeof(*v));
@@ -132,7 +132,7 @@ int stage0_match_flat(const struct stage0_builder *b, size_t *owners)
 	size_t group[2] = { 0 };
 
 	for (size_t i = 0; i < b->nparams; i++)
-		sum[b->params[i].weight->ndim > 1] += b->params[i].weight->numel;
+		sum[b->params[i]->weight->ndim > 1] += b->params[i]->weight->numel;
 	if (n == 2)
 		group[sum[1] != e[0].like->tensor->numel] = 1;
 	if (n == 1 ? e[0].like->tensor->numel != sum[0] + sum[1]
@@ -144,7 +144,7 @@ int stage0_match_flat(const struct stage0_builder *b, size_t *owners)
 				   " vectors: which ones is not recorded",
 				   n);
 	for (size_t i = 0; i < b->nparams; i++)
-		owners[i] = group[b->params[i].weight->ndim > 1];
+		owners[i] = group[b->params[i]->weight->ndim > 1];
 	return 0;
 }
 
@@ -165,7 +165,7 @@ static int check_master(const struct stage0_builder *b, struct shards *files,
 {
 	const struct stored *w = p->weight;
 	const size_t n = w->numel < CHECKED_MAX ? w->numel : CHECKED_MAX;
-	const struct stage0_place own = { w->file, w->dtype, w->storage };
+	const struct stage0_place own = stage0_place_of(w);
 	float master[CHECKED_MAX], weight[CHECKED_MAX];
 	int rc;
 

@@ -310,7 +310,7 @@ static int own(struct stage0_builder *b, const struct stage0_entry *e, const str
 				   p->name, have, n, g->nstates);
 	if (!n && g->nstates)
 		return 0;
-	x.places[0] = (struct stage0_place){ p->weight->file, p->weight->dtype, p->weight->storage };
+	x.places[0] = stage0_place_of(p->weight);
 	if (master) {
 		rc = add_place(b, e, master, p->weight, first, &x.places[0]);
 		x.pieces = NULL;
@@ -336,24 +336,15 @@ static int describe_groups(struct stage0_builder *b)
 static int match_experts(struct stage0_builder *b)
 {
 	const size_t first = b->nparams;
-	size_t *dense = arena_alloc(&b->o->arena, (b->ndense + 1) * sizeof(*dense));
-	int rc;
+	int rc = stage0_find_experts(b);
 
-	if (!dense)
-		return stage0_nomem(b);
-	/* The parameters move. */
-	for (size_t i = 0; i < b->ndense; i++)
-		dense[i] = b->entries[i].param ? (size_t)(b->entries[i].param - b->params) : SIZE_MAX;
-	rc = stage0_find_experts(b);
-	for (size_t i = 0; !rc && i < b->ndense; i++)
-		b->entries[i].param = dense[i] == SIZE_MAX ? NULL : &b->params[dense[i]];
 	if (!rc && b->nparams - first != b->nentries - b->ndense)
 		rc = ERRMSG_FILE(b, -ENOTSUP,
 				 "the model has %zu parameters of experts, and the optimizer %zu:"
 				 " which ones is not recorded",
 				 b->nparams - first, b->nentries - b->ndense);
 	for (size_t i = b->ndense; !rc && i < b->nentries; i++) {
-		b->entries[i].param = &b->params[first + i - b->ndense];
+		b->entries[i].param = b->params[first + i - b->ndense];
 		b->o->groups[b->entries[i].group].experts = true;
 	}
 	return rc;
@@ -385,8 +376,8 @@ static int divide(struct stage0_builder *b)
 	for (size_t i = 0; !rc && i < b->nparams; i++) {
 		const struct stage0_entry *e = &b->entries[owners[i]];
 
-		rc = own(b, e, &b->params[i], first[owners[i]]);
-		first[owners[i]] += b->params[i].weight->numel;
+		rc = own(b, e, b->params[i], first[owners[i]]);
+		first[owners[i]] += b->params[i]->weight->numel;
 	}
 	return rc;
 }
@@ -456,15 +447,14 @@ static int add_listed(struct stage0_builder *b, struct stage0_group *g,
 		struct stage0_place *place = arena_alloc(a, sizeof(*place));
 
 		for (size_t k = 0; !p && k < b->nparams; k++, at = (at + 1) % b->nparams)
-			if (value_is_str(names->v[i].key, b->params[at].name))
-				p = &b->params[at];
+			if (value_is_str(names->v[i].key, b->params[at]->name))
+				p = b->params[at];
 		if (!p)
 			return ERRMSG_FILE(b, -ENOTSUP, "%s: is not in module",
 					   value_cstr(names->v[i].key));
 		if (!place)
 			return stage0_nomem(b);
-		*place = (struct stage0_place){ p->weight->file, p->weight->dtype,
-						p->weight->storage };
+		*place = stage0_place_of(p->weight);
 		g->params[g->nparams++] = (struct stage0_owned){ p->name, p->weight, place, NULL };
 	}
 	return a->failed ? stage0_nomem(b) : 0;
