@@ -187,10 +187,10 @@ static void compare_groups(struct recutter *b)
 		if (g >= b->t->ngroups || x->n != b->t->groups[g].n)
 			m->same_groups = m->same_order = false;
 		for (size_t i = 0; i < x->n; i++) {
-			const bool same = x->params[i].group == g && x->params[i].times == 1;
+			const bool same = x->params[i].slice->group == g && x->params[i].times == 1;
 
 			m->same_groups &= same;
-			m->same_order &= same && x->params[i].listed == i;
+			m->same_order &= same && x->params[i].slice->index == i;
 		}
 	}
 }
@@ -201,7 +201,8 @@ static int check_joined(const struct recutter *b, const struct recut_group *g)
 	const struct param_states *x = b->t->groups[g->like].states;
 
 	for (size_t i = 0; i < g->n; i++) {
-		const struct param_states *y = b->t->groups[g->params[i].group].states;
+		const uint32_t old = g->params[i].slice->group;
+		const struct param_states *y = b->t->groups[old].states;
 		bool same = x->n == y->n;
 
 		for (size_t k = 0; same && k < x->n; k++)
@@ -210,7 +211,7 @@ static int check_joined(const struct recutter *b, const struct recut_group *g)
 			return ERRMSG_FILE(
 				b, -ENOTSUP,
 				"sub-groups %u and %u would be joined, but differ in their states",
-				g->like, g->params[i].group);
+				g->like, old);
 	}
 	return 0;
 }

@@ -92,7 +92,7 @@ static int by_layer(const void *a, const void *b)
 	const struct recut_param *x = a, *y = b;
 	const struct expert_layer *l = x->slice->layer, *m = y->slice->layer;
 
-	return ORDER(l, m) ?: ORDER(x->listed, y->listed);
+	return ORDER(l, m) ?: ORDER(x->slice->index, y->slice->index);
 }
 
 /* Append the parameters [i, end) of a layer as a rank has them that stands for `k`. */
@@ -121,7 +121,7 @@ int recut_widen(const struct recutter *b, struct recut_group *g)
 
 	g->stripe.degree = degree;
 	for (size_t i = 0; i < n; i++)
-		most += b->t->groups[from[i].group].degree / degree;
+		most += b->t->groups[from[i].slice->group].degree / degree;
 	if (most == n)
 		return 0;
 	g->params = recut_alloc(b, most, sizeof(*g->params));
@@ -129,10 +129,10 @@ int recut_widen(const struct recutter *b, struct recut_group *g)
 		return -ENOMEM;
 	g->n = 0;
 	/* Joined groups lie one after the other. */
-	if (from[0].group != from[n - 1].group)
+	if (from[0].slice->group != from[n - 1].slice->group)
 		qsort(from, n, sizeof(*from), by_layer);
 	for (size_t i = 0, end; i < n; i = end) {
-		const unsigned k = b->t->groups[from[i].group].degree / degree;
+		const unsigned k = b->t->groups[from[i].slice->group].degree / degree;
 
 		for (end = i; end < n && from[end].slice->layer == from[i].slice->layer; end++)
 			numel += from[end].slice->numel * k;

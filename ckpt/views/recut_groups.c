@@ -40,38 +40,37 @@ static void add_old(const struct recutter *b, struct recut_group *to, uint32_t g
 {
 	const struct slice_group *old = &b->t->groups[group];
 
-	for (size_t i = 0; i < old->n; i++) {
-		const struct slice *s = old->slices[i];
-
-		to->params[to->n++] =
-			(struct recut_param){ .group = group,
-					      .listed = (uint32_t)i,
-					      .slice = s->numel || b->s->c->facts.zero3 ? s : NULL,
-					      .times = 1 };
-	}
+	for (size_t i = 0; i < old->n; i++)
+		to->params[to->n++] = (struct recut_param){ .slice = old->slices[i], .times = 1 };
 }
 
 static uint64_t numel_of(const struct recut_param *p)
 {
-	return p->slice ? p->slice->numel * p->times : 0;
+	return p->slice->numel * p->times;
 }
 
-/* Reorder the parameters as round_robin_gradients does, which deals them to the
- * ranks in turn; `back` restores the order before that. */
-static int deal(const struct recutter *b, struct recut_group *g, unsigned ranks, bool back)
+/* Return the place of each parameter once round_robin_gradients has dealt them to the ranks in
+ * turn. */
+static size_t *deal(const struct recutter *b, size_t n, unsigned ranks)
 {
-	struct recut_param *to = recut_alloc(b, g->n, sizeof(*to));
+	size_t *places = recut_alloc(b, n, sizeof(*places));
 	size_t k = 0;
+
+	for (size_t r = 0; places && r < ranks && r < n; r++)
+		for (size_t i = r; i < n; i += ranks)
+			places[i] = k++;
+	return places;
+}
+
+/* Put the parameters in these places, or back from there. */
+static int reorder(const struct recutter *b, struct recut_group *g, const size_t *places, bool back)
+{
+	struct recut_param *to = places ? recut_alloc(b, g->n, sizeof(*to)) : NULL;
 
 	if (!to)
 		return -ENOMEM;
-	for (size_t r = 0; r < ranks && r < g->n; r++)
-		for (size_t i = r; i < g->n; i += ranks, k++) {
-			if (back)
-				to[i] = g->params[k];
-			else
-				to[k] = g->params[i];
-		}
+	for (size_t i = 0; i < g->n; i++)
+		to[back ? i : places[i]] = g->params[back ? places[i] : i];
 	g->params = to;
 	return 0;
 }
@@ -100,14 +99,14 @@ static int join(const struct recutter *b, uint32_t param_group, struct recut_gro
 			to->like = first ? g : to->like;
 			first = false;
 		}
-	return dealt ? deal(b, to, to->stripe.ranks, true) : 0;
+	return dealt ? reorder(b, to, deal(b, to->n, to->stripe.ranks), true) : 0;
 }
 
 static uint64_t old_padding(const struct recutter *b, const struct recut_param *p)
 {
-	const uint64_t *padding = b->t->groups[p->group].padding;
+	const uint64_t *padding = b->t->groups[p->slice->group].padding;
 
-	return padding && p->slice ? padding[p->slice->index] : 0;
+	return padding ? padding[p->slice->index] : 0;
 }
 
 /* Did the run use parameter_alignment? */
@@ -125,7 +124,7 @@ static bool in_old_order(const struct recut_group *g)
 {
 	size_t i = 0;
 
-	while (i < g->n && g->params[i].listed == i && g->params[i].times == 1)
+	while (i < g->n && g->params[i].slice->index == i && g->params[i].times == 1)
 		i++;
 	return i == g->n;
 }
@@ -165,24 +164,6 @@ static int cut(const struct recutter *b, const struct recut_group *g, struct par
 	return rc ? ERRMSG_FILE(b, rc, "%s", strerror(-rc)) : 0;
 }
 
-/* Record the places that parameters have before they are dealt:
- * param_slice_mappings has those. */
-static int record(const struct recutter *b, struct recut_group *g)
-{
-	const unsigned ranks = g->stripe.ranks;
-	size_t k = 0;
-	int rc;
-
-	g->recorded_order = recut_alloc(b, g->n, sizeof(*g->recorded_order));
-	if (!g->recorded_order)
-		return -ENOMEM;
-	rc = cut(b, g, &g->recorded);
-	for (size_t r = 0; !rc && r < ranks && r < g->n; r++)
-		for (size_t i = r; i < g->n; i += ranks)
-			g->recorded_order[i] = k++;
-	return rc;
-}
-
 /* The new ranks that a group is cut over. */
 static unsigned new_ranks(const struct recutter *b, const struct rank_stripe *s)
 {
@@ -194,15 +175,19 @@ int recut_build_flat_group(struct recutter *b, uint32_t param_group)
 	struct recut_group *g = add_group(b, param_group);
 	const bool deals = b->s->c->facts.round_robin && !b->m->bf16;
 	int rc = g ? join(b, param_group, g) ?: recut_widen(b, g) : -ENOMEM;
+	size_t *places;
 
 	if (rc)
 		return rc;
 	g->stripe.ranks = new_ranks(b, &g->stripe);
-	/* With parameter_alignment DeepSpeed records the dealt places. */
-	if (deals && !is_aligned(b, g))
-		rc = record(b, g);
+	places = deals ? deal(b, g->n, g->stripe.ranks) : NULL;
+	/* With parameter_alignment DeepSpeed records the dealt places, else those before. */
+	if (places && !is_aligned(b, g)) {
+		g->recorded_order = places;
+		rc = cut(b, g, &g->recorded);
+	}
 	if (!rc && deals)
-		rc = deal(b, g, g->stripe.ranks, false);
+		rc = reorder(b, g, places, false);
 	if (!rc && is_aligned(b, g))
 		rc = set_padding(b, g);
 	return rc ? rc : cut(b, g, &g->part);
@@ -227,10 +212,11 @@ static bool follows_rule(const struct recutter *b, const struct recut_group *all
 	size_t end;
 
 	for (size_t i = 0; i < all->n; i = end) {
-		const uint32_t g = all->params[i].group;
+		const uint32_t g = all->params[i].slice->group;
 
 		end = sub_group_end(b, all, i, all->stripe.ranks);
-		if (all->params[end - 1].group != g || (end < all->n && all->params[end].group == g))
+		if (all->params[end - 1].slice->group != g ||
+		    (end < all->n && all->params[end].slice->group == g))
 			return false;
 	}
 	return true;
@@ -240,7 +226,7 @@ static size_t old_end(const struct recut_group *all, size_t first)
 {
 	size_t i = first;
 
-	while (i < all->n && all->params[i].group == all->params[first].group)
+	while (i < all->n && all->params[i].slice->group == all->params[first].slice->group)
 		i++;
 	return i;
 }
@@ -254,7 +240,7 @@ static int build_sub_group(struct recutter *b, const struct recut_group *all, si
 		return -ENOMEM;
 	g->stripe = all->stripe;
 	g->stripe.ranks = new_ranks(b, &g->stripe);
-	g->like = all->params[first].group;
+	g->like = all->params[first].slice->group;
 	g->params = all->params + first;
 	g->n = end - first;
 	return cut(b, g, &g->part);

@@ -9,11 +9,9 @@
 
 /* How a checkpoint is re-cut: the new flat groups of each model-parallel rank. */
 
-/* A parameter of the optimizer: entry `listed` of the old param_shapes[group]. */
+/* A parameter of the optimizer: what an old rank has of it, and its place in the old groups. */
 struct recut_param {
-	uint32_t group;
-	uint32_t listed;
-	const struct slice *slice; /* NULL: a parameter without elements */
+	const struct slice *slice;
 	/* A rank that stands for several old expert-parallel ones has the slice of the one with
 	 * this number among them, or of AutoEP's experts those of so many, end to end. */
 	unsigned ep, times;

@@ -98,13 +98,13 @@ static struct value *param_shapes(struct zero_object *o, struct value *old)
 
 		for (size_t i = 0; i < x->n; i++) {
 			const struct recut_param *p = &x->params[i];
-			const struct value_dict *d = value_pairs(value_item(old, p->group));
+			const struct value_dict *d = value_pairs(value_item(old, p->slice->group));
 
-			if (!d || p->listed >= d->n)
+			if (!d || p->slice->index >= d->n)
 				return ZERO_OBJECT_FAIL(o, -EBADMSG,
 							"param_shapes is not that of other ranks");
-			value_put(o->a, dict, param_name(o, p, d->v[p->listed].key),
-				  param_size(o, p, d->v[p->listed].val));
+			value_put(o->a, dict, param_name(o, p, d->v[p->slice->index].key),
+				  param_size(o, p, d->v[p->slice->index].val));
 		}
 		value_append(o->a, list, dict);
 	}
