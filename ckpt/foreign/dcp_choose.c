@@ -25,6 +25,8 @@
 
 #define PARTS_MAX 64u /* of a dict */
 
+#define WRAPPED "module." /* before all names: of DistributedDataParallel */
+
 #define NAMES_SHOWN 4u /* of dicts, in a message */
 
 /* What tells dicts apart; the first that differs decides. */
@@ -42,9 +44,9 @@ enum rank { AVERAGED, OTHER, NAMED, EXACT };
 
 /* A dict of tensors, or those of a dict whose names begin with the same words. */
 struct candidate {
-	struct dcp_prefix at;
-	struct dcp_entry **entries; /* sorted by name */
-	size_t n;
+	const char *name;       /* as the option has it */
+	struct dcp_findings in; /* the tensors, by their whole names */
+	size_t skip;            /* characters of these before the model's names */
 	uint64_t floats; /* elements of floating types */
 	bool has_float;  /* a tensor of such a type */
 	bool has_arrays; /* one that is no number */
@@ -57,10 +59,8 @@ struct candidate {
 struct choice {
 	struct dcp_reader *f;
 	struct arena a;
-	struct dcp_entry **entries; /* tensors, by dict, then by name */
-	size_t nentries;
 	struct dcp_findings names; /* of the optimizer's parameters */
-	size_t nnames;            /* different ones */
+	size_t nnames;             /* different ones */
 	struct candidate *v;
 	size_t n, cap;
 };
@@ -103,21 +103,22 @@ static bool next_word(const char **text, char word[16])
 }
 
 /* Judge a dict by the words of its path, and a part of it by those of its prefix. */
-static enum rank rank_of(const struct dcp_prefix *p)
+static enum rank rank_of(const struct candidate *x)
 {
-	enum rank rank = p->depth || p->skip ? OTHER : NAMED;
+	const unsigned depth = x->in.v->entry->depth - 1;
+	enum rank rank = depth || x->skip ? OTHER : NAMED;
 	char word[16], lead[128];
 
-	for (unsigned i = 0; i < p->depth + (p->skip != 0); i++) {
-		const char *text = p->entry->path[i];
+	for (unsigned i = 0; i < depth + (x->skip != 0); i++) {
+		const char *text = x->in.v->entry->path[i];
 		enum rank own = strcasecmp(text, "state_dict") == 0 ||
 						is_among(text, live_words, COUNT(live_words))
 					? EXACT
 				: strcasestr(text, "state_dict") ? NAMED
 								 : OTHER;
 
-		if (i == p->depth) {
-			snprintf(lead, sizeof(lead), "%.*s", (int)(p->skip - 1), text);
+		if (i == depth) {
+			snprintf(lead, sizeof(lead), "%.*s", (int)(x->skip - 1), text);
 			text = lead;
 			own = is_among(text, live_words, COUNT(live_words)) ? EXACT : OTHER;
 		}
@@ -141,24 +142,48 @@ static int compare_dicts(const struct dcp_entry *a, const struct dcp_entry *b)
 	return order;
 }
 
-static const char *key_of(const struct dcp_entry *t)
+static bool is_wrapped(const struct dcp_finding *t)
 {
-	return t->path[t->depth - 1];
+	return strncmp(t->param, WRAPPED, strlen(WRAPPED)) == 0;
 }
 
 static int by_dict(const void *a, const void *b)
 {
-	const struct dcp_entry *x = *(struct dcp_entry *const *)a;
-	const struct dcp_entry *y = *(struct dcp_entry *const *)b;
+	const struct dcp_finding *x = a, *y = b;
 
-	return compare_dicts(x, y) ?: strcmp(key_of(x), key_of(y)) ?: (x > y) - (x < y);
+	return compare_dicts(x->entry, y->entry) ?: strcmp(x->param, y->param)
+		       ?: (x->entry > y->entry) - (x->entry < y->entry);
 }
 
-static bool add_candidate(struct choice *c, struct dcp_entry **first, unsigned depth, size_t skip)
+/* The name of a dict, as the option has it: its path with dots, "." of the outermost; and of a
+ * part of it, unless that is what DistributedDataParallel puts before all names. */
+static const char *name_of(struct arena *a, const struct dcp_finding *first, size_t skip)
 {
-	const struct candidate x = { .at = { *first, depth, skip }, .entries = first };
+	const unsigned depth = first->entry->depth - 1;
+	struct bytebuf out = { 0 };
+	const char *name;
+	char *text;
 
-	if (!arena_reserve(&c->a, &c->v, c->n, &c->cap, c->n + 1, sizeof(*c->v)))
+	for (unsigned i = 0; i < depth; i++)
+		bytebuf_add_format(&out, "%s%s", i ? "." : "", first->entry->path[i]);
+	if (skip && (skip > strlen(WRAPPED) || !is_wrapped(first)))
+		bytebuf_add_format(&out, "%s%.*s", depth ? "." : "", (int)(skip - 1), first->param);
+	else
+		bytebuf_add_str(&out, depth ? "" : ".");
+	text = bytebuf_take_text(&out);
+	name = text ? arena_strdup(a, text) : NULL;
+	free(text);
+	return name;
+}
+
+/* Add a dict, or with characters to skip a part of one, and its first tensor. */
+static bool add_candidate(struct choice *c, struct dcp_finding *first, size_t skip)
+{
+	const struct candidate x = { .name = name_of(&c->a, first, skip),
+				     .in = { first, 1 },
+				     .skip = skip };
+
+	if (!x.name || !arena_reserve(&c->a, &c->v, c->n, &c->cap, c->n + 1, sizeof(*c->v)))
 		return false;
 	c->v[c->n++] = x;
 	return true;
@@ -168,25 +193,24 @@ static bool add_candidate(struct choice *c, struct dcp_entry **first, unsigned d
 static int list_dicts(struct choice *c)
 {
 	const struct dcp_reader *f = c->f;
+	struct dcp_finding *v = arena_alloc(f->a, (f->m->nentries + 1) * sizeof(*v));
+	size_t n = 0;
 
-	c->entries = arena_alloc(&c->a, (f->m->nentries + 1) * sizeof(*c->entries));
-	if (!c->entries)
+	if (!v)
 		return errmsg_nomem(f->err, f->file);
 	for (size_t i = 0; i < f->m->nentries; i++) {
 		struct dcp_entry *t = &f->m->entries[i];
 
 		if (t->is_tensor && !dcp_optimizer_has(f, t))
-			c->entries[c->nentries++] = t;
+			v[n++] = (struct dcp_finding){ .param = t->path[t->depth - 1], .entry = t };
 	}
-	if (c->nentries)
-		qsort(c->entries, c->nentries, sizeof(*c->entries), by_dict);
-	for (size_t i = 0; i < c->nentries; i++) {
-		struct dcp_entry *t = c->entries[i];
-
-		if ((!i || compare_dicts(c->entries[i - 1], t)) &&
-		    !add_candidate(c, &c->entries[i], t->depth - 1, 0))
+	if (n)
+		qsort(v, n, sizeof(*v), by_dict);
+	for (size_t i = 0; i < n; i++) {
+		if (i && compare_dicts(v[i - 1].entry, v[i].entry) == 0)
+			c->v[c->n - 1].in.n++;
+		else if (!add_candidate(c, &v[i], 0))
 			return errmsg_nomem(f->err, f->file);
-		c->v[c->n - 1].n++;
 	}
 	return 0;
 }
@@ -212,32 +236,13 @@ static const struct dcp_finding *find_name(const struct choice *c, const char *n
 	return array_find(c->names.v, c->names.n, sizeof(*c->names.v), name);
 }
 
-static size_t count_held(const struct choice *c, const struct candidate *x)
-{
-	size_t n = 0;
-
-	for (size_t i = 0; i < x->n; i++)
-		n += find_name(c, dcp_prefix_name(&x->at, x->entries[i])) != NULL;
-	return n;
-}
-
-/* Do all names begin with what DistributedDataParallel puts before them? */
-static bool is_wrapped(const struct candidate *x)
-{
-	size_t i = 0;
-
-	while (i < x->n && strncmp(key_of(x->entries[i]), "module.", 7) == 0)
-		i++;
-	return i == x->n;
-}
-
-/* Add what begins as the name of entry `i` does, up to a dot from where on it is one of the
+/* Add what begins as the name of tensor `i` does, up to a dot from where on it is one of the
  * optimizer's, as in a dict of "ema.NAME" and "model.NAME"; names are sorted.  Parts of the
  * dict are numbered from `first` on. */
 static bool add_part(struct choice *c, size_t whole, size_t first, size_t i)
 {
-	const struct candidate x = c->v[whole];
-	const char *key = key_of(x.entries[i]);
+	const struct dcp_findings in = c->v[whole].in;
+	const char *key = in.v[i].param;
 
 	for (const char *dot = strchr(key, '.'); dot; dot = strchr(dot + 1, '.')) {
 		const size_t skip = (size_t)(dot + 1 - key);
@@ -245,16 +250,14 @@ static bool add_part(struct choice *c, size_t whole, size_t first, size_t i)
 		if (!find_name(c, dot + 1))
 			continue;
 		for (size_t k = first; k < c->n; k++)
-			if (c->v[k].at.skip == skip &&
-			    strncmp(key_of(c->v[k].entries[0]), key, skip) == 0)
+			if (c->v[k].skip == skip && strncmp(c->v[k].in.v->param, key, skip) == 0)
 				return true;
-		while (i && strncmp(key_of(x.entries[i - 1]), key, skip) == 0)
+		while (i && strncmp(in.v[i - 1].param, key, skip) == 0)
 			i--;
-		if (!add_candidate(c, x.entries + i, x.at.depth, skip))
+		if (!add_candidate(c, &in.v[i], skip))
 			return false;
-		for (struct candidate *part = &c->v[c->n - 1];
-		     i + part->n < x.n && strncmp(key_of(x.entries[i + part->n]), key, skip) == 0;)
-			part->n++;
+		while (++i < in.n && strncmp(in.v[i].param, key, skip) == 0)
+			c->v[c->n - 1].in.n++;
 		c->v[whole].parts = true;
 		return true;
 	}
@@ -267,14 +270,19 @@ static int list_parts(struct choice *c)
 	const size_t n = c->n;
 
 	for (size_t k = 0; k < n; k++) {
-		const size_t held = count_held(c, &c->v[k]), first = c->n;
+		const struct dcp_findings in = c->v[k].in;
+		bool held = false, wrapped = true;
+		const size_t first = c->n;
 
-		if (!held && is_wrapped(&c->v[k]))
-			c->v[k].at.skip = 7;
-		else if (!held)
-			for (size_t i = 0; i < c->v[k].n && c->n < first + PARTS_MAX; i++)
-				if (!add_part(c, k, first, i))
-					return errmsg_nomem(c->f->err, c->f->file);
+		for (size_t i = 0; i < in.n; i++) {
+			held |= find_name(c, in.v[i].param) != NULL;
+			wrapped &= is_wrapped(&in.v[i]);
+		}
+		if (!held && wrapped)
+			c->v[k].skip = strlen(WRAPPED);
+		for (size_t i = 0; !held && !wrapped && i < in.n && c->n < first + PARTS_MAX; i++)
+			if (!add_part(c, k, first, i))
+				return errmsg_nomem(c->f->err, c->f->file);
 	}
 	return 0;
 }
@@ -296,11 +304,13 @@ static bool fits(const struct dcp_reader *f, const struct dcp_entry *t, const ch
 	return !any;
 }
 
-static unsigned common_depth(const struct dcp_prefix *a, const struct dcp_prefix *b)
+/* The elements of the path of a dict that an optimizer has, too. */
+static unsigned common_depth(const struct candidate *x, const struct dcp_prefix *p)
 {
+	const struct dcp_entry *t = x->in.v->entry;
 	unsigned n = 0;
 
-	while (n < a->depth && n < b->depth && strcmp(a->entry->path[n], b->entry->path[n]) == 0)
+	while (n < p->depth && n + 1 < t->depth && strcmp(t->path[n], p->entry->path[n]) == 0)
 		n++;
 	return n;
 }
@@ -312,7 +322,7 @@ static bool has_numbers(const struct choice *c, const struct candidate *x)
 	int rc;
 
 	c->f->err = &why;
-	rc = dcp_numbers_match(c->f, x->entries, x->n, NULL);
+	rc = dcp_numbers_match(c->f, &x->in, NULL);
 	c->f->err = err;
 	return rc == 0;
 }
@@ -324,9 +334,9 @@ static void judge(struct choice *c)
 	uint64_t most = 0;
 
 	for (struct candidate *x = c->v; x < c->v + c->n; x++) {
-		for (size_t i = 0; i < x->n; i++) {
-			const struct dcp_entry *t = x->entries[i];
-			const char *name = dcp_prefix_name(&x->at, t);
+		for (size_t i = 0; i < x->in.n; i++) {
+			const struct dcp_entry *t = x->in.v[i].entry;
+			const char *name = x->in.v[i].param + x->skip;
 
 			if (dcp_is_floating(t->dtype)) {
 				x->has_float = true;
@@ -340,11 +350,9 @@ static void judge(struct choice *c)
 		}
 		if (f->numbered)
 			x->evidence[FITS] = has_numbers(c, x);
-		x->evidence[WHOLE] = !x->at.skip;
-		x->evidence[NAME] = rank_of(&x->at);
-		x->evidence[NEAR] = f->o->has_optimizer && !f->nothers
-					    ? common_depth(&x->at, &f->optimizer)
-					    : 0;
+		x->evidence[WHOLE] = !x->skip;
+		x->evidence[NAME] = rank_of(x);
+		x->evidence[NEAR] = f->noptimizers == 1 ? common_depth(x, f->optimizers) : 0;
 		most = x->floats > most ? x->floats : most;
 	}
 	for (struct candidate *x = c->v; x < c->v + c->n; x++)
@@ -354,14 +362,13 @@ static void judge(struct choice *c)
 /* Do both dicts show the same bytes under the same names? */
 static bool same_data(const struct candidate *a, const struct candidate *b)
 {
-	if (a->n != b->n)
+	if (a->in.n != b->in.n)
 		return false;
-	for (size_t i = 0; i < a->n; i++) {
-		const struct dcp_entry *x = a->entries[i], *const y = b->entries[i];
+	for (size_t i = 0; i < a->in.n; i++) {
+		const struct dcp_entry *x = a->in.v[i].entry, *y = b->in.v[i].entry;
 
-		if (strcmp(dcp_prefix_name(&a->at, x), dcp_prefix_name(&b->at, y)) != 0 ||
-		    x->dtype != y->dtype ||
-		    !dcp_same_shape(x, y) || x->nchunks != y->nchunks)
+		if (strcmp(a->in.v[i].param + a->skip, b->in.v[i].param + b->skip) != 0 ||
+		    x->dtype != y->dtype || !dcp_same_shape(x, y) || x->nchunks != y->nchunks)
 			return false;
 		for (size_t k = 0; k < x->nchunks; k++)
 			if (x->chunks[k].file != y->chunks[k].file ||
@@ -397,31 +404,14 @@ static struct candidate *weigh(struct choice *c, size_t *left)
 	return best;
 }
 
-/* The name of a dict, as the option has it: its path with dots, "." of the outermost. */
-static void add_name(struct bytebuf *out, const struct dcp_prefix *p)
-{
-	for (unsigned i = 0; i < p->depth; i++) {
-		bytebuf_add_str(out, i ? "." : "");
-		bytebuf_add_str(out, p->entry->path[i]);
-	}
-	if (p->skip > 7 || (p->skip && strncmp(p->entry->path[p->depth], "module.", 7) != 0))
-		bytebuf_add_format(out, "%s%.*s", p->depth ? "." : "", (int)(p->skip - 1),
-				   p->entry->path[p->depth]);
-	else
-		bytebuf_add_str(out, p->depth ? "" : ".");
-}
-
 /* Append the names of those that are to be named.  Returns how many there are. */
 static size_t add_names(const struct choice *c, struct bytebuf *out)
 {
 	size_t n = 0;
 
-	for (size_t i = 0; i < c->n; i++) {
-		if (!c->v[i].named || n++ >= NAMES_SHOWN)
-			continue;
-		bytebuf_add_str(out, n > 1 ? ", " : "");
-		add_name(out, &c->v[i].at);
-	}
+	for (size_t i = 0; i < c->n; i++)
+		if (c->v[i].named && n++ < NAMES_SHOWN)
+			bytebuf_add_format(out, "%s%s", n > 1 ? ", " : "", c->v[i].name);
 	if (n > NAMES_SHOWN)
 		bytebuf_add_format(out, " and %zu more", n - NAMES_SHOWN);
 	return n;
@@ -447,18 +437,10 @@ static int refuse(const struct choice *c, const char *before, bool all, const ch
 
 static struct candidate *find_wanted(const struct choice *c, const char *wanted)
 {
-	struct candidate *found = NULL;
-
-	for (size_t i = 0; !found && i < c->n; i++) {
-		struct bytebuf name = { 0 };
-
-		add_name(&name, &c->v[i].at);
-		if (!c->v[i].parts && !name.failed && name.len == strlen(wanted) &&
-		    memcmp(name.data, wanted, name.len) == 0)
-			found = &c->v[i];
-		bytebuf_done(&name);
-	}
-	return found;
+	for (struct candidate *x = c->v; x < c->v + c->n; x++)
+		if (!x->parts && strcmp(x->name, wanted) == 0)
+			return x;
+	return NULL;
 }
 
 /* Say what was chosen, if there are weights that are not shown; a number is none. */
@@ -468,9 +450,8 @@ static void note_others(const struct choice *c, const struct candidate *chosen)
 
 	for (struct candidate *x = c->v; x < c->v + c->n; x++)
 		x->named = x != chosen && x->has_arrays && !x->parts && !same_data(x, chosen);
-	bytebuf_add_str(&text, "the weights are those of ");
-	add_name(&text, &chosen->at);
-	bytebuf_add_str(&text, "; also in it, and not shown: ");
+	bytebuf_add_format(&text, "the weights are those of %s; also in it, and not shown: ",
+			   chosen->name);
 	if (!add_names(c, &text)) {
 		bytebuf_done(&text);
 		return;
@@ -484,7 +465,6 @@ static void settle_optimizer(const struct choice *c, const struct candidate *cho
 			     const struct candidate *best)
 {
 	struct dcp_reader *f = c->f;
-	struct bytebuf text = { 0 };
 
 	if (!f->o->has_optimizer || f->o->refused || chosen == best)
 		return;
@@ -494,10 +474,25 @@ static void settle_optimizer(const struct choice *c, const struct candidate *cho
 		f->states.n = 0;
 		f->numbered = false;
 	} else if (best) {
-		bytebuf_add_str(&text, "the optimizer's states are those of ");
-		add_name(&text, &best->at);
-		dcp_model_note(c->f->o, &text);
+		errmsg_list_add(&f->o->notes, f->a, "the optimizer's states are those of %s",
+				best->name);
 	}
+}
+
+/* The tensors of what was chosen are the model's. */
+static int take(struct dcp_reader *f, const struct candidate *chosen)
+{
+	struct dcp_findings *l = &f->weights;
+
+	*l = chosen->in;
+	for (size_t i = 0; i < l->n; i++) {
+		l->v[i].param += chosen->skip;
+		l->v[i].entry->name = l->v[i].param;
+		if (i && strcmp(l->v[i - 1].param, l->v[i].param) == 0)
+			return ERRMSG_FILE(f, -EBADMSG, "%s: another tensor has its name",
+					   l->v[i].entry->key);
+	}
+	return 0;
 }
 
 static int choose(struct choice *c)
@@ -530,9 +525,8 @@ static int choose(struct choice *c)
 				      false, " (option model=NAME chooses)");
 		chosen = best;
 	}
-	f->model = chosen->at;
 	note_others(c, chosen);
-	return f->o->arena.failed ? errmsg_nomem(f->err, f->file) : 0;
+	return f->a->failed ? errmsg_nomem(f->err, f->file) : take(f, chosen);
 }
 
 int dcp_choose_model(struct dcp_reader *f)

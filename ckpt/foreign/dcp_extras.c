@@ -54,10 +54,10 @@ static int find_tie(struct dcp_reader *f, struct dcp_extra *e)
 	int rc = 0;
 
 	for (size_t i = 0; f->o->has_optimizer && !rc && i < f->weights.n; i++) {
-		const struct dcp_finding *w = &f->weights.v[i];
+		const struct dcp_entry *w = f->weights.v[i].entry;
 
 		if (w->owner && f->compared++ < TIES_MAX)
-			rc = dcp_is_tied(f, e->entry, w->entry);
+			rc = dcp_is_tied(f, e->entry, w);
 		e->same = rc > 0 ? w->owner : NULL;
 	}
 	return rc < 0 ? rc : 0;
@@ -125,7 +125,7 @@ static bool list_trained(const struct dcp_reader *f, struct trained *l)
 	*l = (struct trained){ .v = calloc(f->weights.n + 1, sizeof(const struct dcp_entry *)),
 			       .cut = true };
 	for (size_t i = 0; l->v && i < f->weights.n; i++) {
-		if (!f->weights.v[i].owner)
+		if (!f->weights.v[i].entry->owner)
 			continue;
 		l->cut &= f->weights.v[i].entry->nchunks > 1;
 		l->v[l->n++] = f->weights.v[i].entry;
@@ -186,12 +186,9 @@ int dcp_extras_add(struct dcp_reader *f)
 		return errmsg_nomem(f->err, f->file);
 	for (size_t i = 0; rc >= 0 && i < f->m->nentries; i++) {
 		struct dcp_entry *t = &f->m->entries[i];
-		struct dcp_extra e = { NULL, t, NULL };
+		struct dcp_extra e = { t->name, t, NULL };
 
-		if (!dcp_is_of_model(f, t))
-			continue;
-		e.name = dcp_prefix_name(&f->model, t);
-		if (dcp_weight_find(f, e.name)->owner)
+		if (!t->name || t->owner)
 			continue;
 		rc = is_shown(f, t);
 		if (!rc)

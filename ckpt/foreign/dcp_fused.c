@@ -34,15 +34,13 @@ static const struct dcp_entry *find_weight(const struct dcp_reader *f, const cha
 					   const char *rest, const char **name)
 {
 	char *text = arena_alloc(f->a, n + strlen(rest) + 1);
-	const struct dcp_finding *w;
 
 	if (!text)
 		return NULL;
 	memcpy(text, prefix, n);
 	strcpy(text + n, rest);
-	w = dcp_weight_find(f, text);
 	*name = text;
-	return w ? w->entry : NULL;
+	return dcp_weight_find(f, text);
 }
 
 /* The rows of a head: the option's, or the width of a norm of each head's queries; 0 if

@@ -12,6 +12,7 @@
 #include "ckpt/format/names.h"
 #include "ckpt/format/tensor.h"
 
+struct dcp_param;
 struct errmsg;
 struct uckpt;
 struct value;
@@ -40,6 +41,8 @@ struct dcp_entry {
 	const char *key;   /* first: array_by_text */
 	const char **path; /* the way to it in nested dicts and lists */
 	unsigned depth;    /* elements of the path, at least 1 */
+	const char *name;  /* in the model that was chosen; NULL: it is none of its tensors */
+	const struct dcp_param *owner; /* of such a tensor: the optimizer's parameter, or NULL */
 	bool is_tensor;
 	bool is_buffer;   /* probably: ranks have parts of other tensors, and all of this one; or
 			   * what dcp_extras.c tells */

@@ -31,25 +31,17 @@ void dcp_model_note(struct dcp_model *o, struct bytebuf *text)
 	free(own);
 }
 
-static const char *name_of(const struct dcp_reader *f, const struct dcp_entry *t)
-{
-	return dcp_prefix_name(&f->model, t);
-}
-
-bool dcp_is_of_model(const struct dcp_reader *f, const struct dcp_entry *t)
-{
-	return t->is_tensor && t->depth == f->model.depth + 1 && dcp_prefix_has(&f->model, t) &&
-	       !dcp_optimizer_has(f, t);
-}
-
 bool dcp_is_floating(enum dtype d)
 {
 	return d <= DTYPE_BF16 || d == DTYPE_F8_E4M3 || d == DTYPE_F8_E5M2;
 }
 
-struct dcp_finding *dcp_weight_find(const struct dcp_reader *f, const char *name)
+struct dcp_entry *dcp_weight_find(const struct dcp_reader *f, const char *name)
 {
-	return array_find(f->weights.v, f->weights.n, sizeof(*f->weights.v), name);
+	const struct dcp_finding *w =
+		array_find(f->weights.v, f->weights.n, sizeof(*f->weights.v), name);
+
+	return w ? w->entry : NULL;
 }
 
 /* The state of a parameter that has this name, or NULL. */
@@ -62,39 +54,6 @@ static struct dcp_entry *find_state(const struct dcp_reader *f, const char *para
 		if (strcmp(e[i].field, field) == 0)
 			return e[i].entry;
 	return NULL;
-}
-
-static int list_weights(struct dcp_reader *f)
-{
-	struct dcp_findings *l = &f->weights;
-
-	l->v = arena_alloc(f->a, (f->m->nentries + 1) * sizeof(*l->v));
-	if (!l->v)
-		return errmsg_nomem(f->err, f->file);
-	for (size_t i = 0; i < f->m->nentries; i++)
-		if (dcp_is_of_model(f, &f->m->entries[i]))
-			l->v[l->n++] = (struct dcp_finding){
-				.param = name_of(f, &f->m->entries[i]),
-				.entry = &f->m->entries[i],
-			};
-	dcp_findings_sort(l);
-	for (size_t i = 1; i < l->n; i++)
-		if (strcmp(l->v[i - 1].param, l->v[i].param) == 0)
-			return ERRMSG_FILE(f, -EBADMSG, "%s: another tensor has its name",
-					   l->v[i].entry->key);
-	return 0;
-}
-
-/* Note that a tensor is a parameter. */
-static int own(const struct dcp_reader *f, const struct dcp_param *p)
-{
-	struct dcp_finding *w = dcp_weight_find(f, p->name);
-
-	if (w->owner)
-		return ERRMSG_FILE(f, -ENOTSUP, "%s: is twice in the optimizer's groups",
-				   p->weight->key);
-	w->owner = p;
-	return 0;
 }
 
 static int read_number(const struct dcp_reader *f, struct dcp_entry *t, struct value **v)
@@ -248,7 +207,11 @@ static int complete_group(struct dcp_reader *f, struct dcp_group *g)
 				"%s has %zu states, of which %d are among the %zu of its group",
 				p->name, have, n, g->nstates);
 		p->master = find_state(f, p->name, DCP_MASTER) ?: p->weight;
-		rc = check_flat(f, p, p->master) ?: own(f, p);
+		rc = check_flat(f, p, p->master);
+		if (!rc && p->weight->owner)
+			rc = ERRMSG_FILE(f, -ENOTSUP, "%s: is twice in the optimizer's groups",
+					 p->weight->key);
+		p->weight->owner = p;
 	}
 	if (!rc && f->megatron->found && f->o->has_optimizer && !f->o->refused)
 		g->states[g->nstates++] = (struct dcp_state){
@@ -261,15 +224,15 @@ static int complete_group(struct dcp_reader *f, struct dcp_group *g)
 /* Find the weight of a parameter. */
 static int set_weight(const struct dcp_reader *f, struct dcp_param *p)
 {
-	const struct dcp_finding *w = dcp_weight_find(f, p->name);
+	struct dcp_entry *w = dcp_weight_find(f, p->name);
 
 	if (!w)
 		return ERRMSG_FILE(f, -ENOTSUP,
 				   "the optimizer has a parameter %s, which the model has not",
 				   p->name);
-	if (!cast_knows(w->entry->dtype))
-		return ERRMSG_FILE(f, -ENOTSUP, "%s: is of a type that is not read", w->entry->key);
-	p->weight = p->master = w->entry;
+	if (!cast_knows(w->dtype))
+		return ERRMSG_FILE(f, -ENOTSUP, "%s: is of a type that is not read", w->key);
+	p->weight = p->master = w;
 	return 0;
 }
 
@@ -289,8 +252,8 @@ static int divide_group(struct dcp_reader *f)
 	if (!v || f->a->failed)
 		return errmsg_nomem(f->err, f->file);
 	for (size_t i = 0; told && i < all.nparams; i++) {
-		const struct dcp_finding *w = dcp_weight_find(f, all.params[i].name);
-		const size_t k = w ? dcp_megatron_group(x, w->param, w->entry->ndim) : x->ngroups;
+		const struct dcp_entry *w = dcp_weight_find(f, all.params[i].name);
+		const size_t k = w ? dcp_megatron_group(x, w->name, w->ndim) : x->ngroups;
 
 		told &= k < x->ngroups;
 		if (told)
@@ -324,11 +287,11 @@ static int set_one_group(struct dcp_reader *f)
 	for (size_t i = 0, n; g->params && i < f->m->nentries; i++) {
 		const struct dcp_entry *t = &f->m->entries[i];
 
-		if (dcp_is_of_model(f, t) && dcp_is_floating(t->dtype) && !t->is_buffer &&
+		if (t->name && dcp_is_floating(t->dtype) && !t->is_buffer &&
 		    !dcp_is_known_buffer(t) &&
 		    (!f->o->has_optimizer || f->o->refused ||
-		     dcp_findings_find(&f->states, name_of(f, t), &n)))
-			g->params[g->nparams++].name = name_of(f, t);
+		     dcp_findings_find(&f->states, t->name, &n)))
+			g->params[g->nparams++].name = t->name;
 	}
 	if (f->a->failed)
 		return errmsg_nomem(f->err, f->file);
@@ -414,12 +377,12 @@ static struct dcp_param *list_unlisted(const struct dcp_reader *f, size_t *n, si
 	for (size_t i = 0; i < f->m->nentries; i++) {
 		const struct dcp_entry *t = &f->m->entries[i];
 
-		if (!dcp_is_of_model(f, t))
+		if (!t->name)
 			continue;
-		if (dcp_findings_find(&listed, name_of(f, t), &k)) {
+		if (dcp_findings_find(&listed, t->name, &k)) {
 			seen = true;
-		} else if (dcp_findings_find(&f->states, name_of(f, t), &k)) {
-			v[(*n)++].name = name_of(f, t);
+		} else if (dcp_findings_find(&f->states, t->name, &k)) {
+			v[(*n)++].name = t->name;
 			*before += !seen;
 		}
 	}
@@ -492,14 +455,14 @@ static int clean_names(const struct dcp_reader *f)
 static int find_all(struct dcp_reader *f)
 {
 	struct dcp_model *o = f->o;
-	int rc = clean_names(f) ?: dcp_optimizer_find(f) ?: dcp_choose_model(f) ?: list_weights(f);
+	int rc = clean_names(f) ?: dcp_optimizer_find(f) ?: dcp_choose_model(f);
 
 	if (rc)
 		return rc;
 	rc = find_groups(f);
 	if (rc == -ENOTSUP && o->has_optimizer && !o->refused) {
 		for (size_t i = 0; i < f->weights.n; i++)
-			f->weights.v[i].owner = NULL;
+			f->weights.v[i].entry->owner = NULL;
 		rc = dcp_optimizer_refuse(f) ?: find_groups(f);
 	}
 	rc = rc ?: dcp_extras_add(f);

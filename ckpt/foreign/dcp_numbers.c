@@ -207,10 +207,10 @@ static int by_place(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-int dcp_numbers_match(struct dcp_reader *f, struct dcp_entry *const *tensors, size_t n,
+int dcp_numbers_match(struct dcp_reader *f, const struct dcp_findings *tensors,
 		      struct dcp_entry **found)
 {
-	const size_t count = count_params(f->o);
+	const size_t n = tensors->n, count = count_params(f->o);
 
 	/* Most dicts are none of the model, and there may be many. */
 	if (n < count)
@@ -231,7 +231,8 @@ int dcp_numbers_match(struct dcp_reader *f, struct dcp_entry *const *tensors, si
 	if (!rc && f->o->ngroups > STEPS_MAX / (n + 1))
 		rc = ERRMSG_FILE(f, -ENOTSUP, "too many groups of parameters without names");
 	if (!rc) {
-		memcpy(m.tensors, tensors, n * sizeof(*tensors));
+		for (size_t i = 0; i < n; i++)
+			m.tensors[i] = tensors->v[i].entry;
 		qsort(m.tensors, n, sizeof(*m.tensors), by_place);
 		m.last = m.first + count;
 		list_shapes(&m);
@@ -261,7 +262,7 @@ static int give_names(struct dcp_reader *f, struct dcp_entry *const *found)
 			struct dcp_param *p = &f->o->groups[g].params[k];
 			const struct dcp_finding *e = dcp_findings_find(&f->states, p->name, &n);
 
-			p->name = found ? dcp_prefix_name(&f->model, found[i]) : p->known;
+			p->name = found ? found[i]->name : p->known;
 			for (; n; n--, e++) {
 				named.v[named.n] = *e;
 				named.v[named.n++].param = p->name;
@@ -298,16 +299,10 @@ int dcp_numbers_check(struct dcp_reader *f)
 
 int dcp_numbers_resolve(struct dcp_reader *f)
 {
-	struct dcp_entry **tensors, **found;
-	int rc;
+	struct dcp_entry **found = calloc(count_params(f->o) + 1, sizeof(struct dcp_entry *));
+	int rc = found ? 0 : errmsg_nomem(f->err, f->file);
 
-	tensors = calloc(f->weights.n + 1, sizeof(struct dcp_entry *));
-	found = calloc(count_params(f->o) + 1, sizeof(struct dcp_entry *));
-	rc = tensors && found ? 0 : errmsg_nomem(f->err, f->file);
-	for (size_t i = 0; tensors && i < f->weights.n; i++)
-		tensors[i] = f->weights.v[i].entry;
-	rc = rc ?: dcp_numbers_match(f, tensors, f->weights.n, found) ?: give_names(f, found);
-	free(tensors);
+	rc = rc ?: dcp_numbers_match(f, &f->weights, found) ?: give_names(f, found);
 	free(found);
 	return rc;
 }

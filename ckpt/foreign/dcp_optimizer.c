@@ -31,16 +31,6 @@ struct parsed {
 	/* Without a name it has all groups, which are one object before torch 2.4. */
 };
 
-bool dcp_prefix_has(const struct dcp_prefix *p, const struct dcp_entry *t)
-{
-	if (t->depth <= p->depth)
-		return false;
-	for (unsigned i = 0; i < p->depth; i++)
-		if (strcmp(p->entry->path[i], t->path[i]) != 0)
-			return false;
-	return !p->skip || strncmp(p->entry->path[p->depth], t->path[p->depth], p->skip) == 0;
-}
-
 const char *dcp_name_clean(struct arena *a, const char *name)
 {
 	/* torch.compile, FSDP, checkpoint_wrapper */
@@ -110,17 +100,21 @@ static bool is_below(const struct dcp_prefix *p, const struct dcp_entry *t)
 {
 	const char *word = t->path[0];
 
-	return dcp_prefix_has(p, t) &&
-	       (p->depth || strcmp(word, "state") == 0 || strncmp(word, "state.", 6) == 0 ||
-		strncmp(word, "param_groups", 12) == 0);
+	if (t->depth <= p->depth)
+		return false;
+	for (unsigned i = 0; i < p->depth; i++)
+		if (strcmp(p->entry->path[i], t->path[i]) != 0)
+			return false;
+	return p->depth || strcmp(word, "state") == 0 || strncmp(word, "state.", 6) == 0 ||
+	       strncmp(word, "param_groups", 12) == 0;
 }
 
 bool dcp_optimizer_has(const struct dcp_reader *f, const struct dcp_entry *t)
 {
-	bool has = f->o->has_optimizer && is_below(&f->optimizer, t);
+	bool has = false;
 
-	for (size_t i = 0; !has && i < f->nothers; i++)
-		has = is_below(&f->others[i], t);
+	for (size_t i = 0; !has && i < f->noptimizers; i++)
+		has = is_below(&f->optimizers[i], t);
 	return has;
 }
 
@@ -133,19 +127,14 @@ static int find_prefixes(struct dcp_reader *f)
 		const struct dcp_entry *t = &f->m->entries[i];
 
 		for (unsigned d = 0; d < t->depth && !dcp_optimizer_has(f, t); d++) {
-			const struct dcp_prefix found = { t, d, 0 };
-
 			if (!parse(f->a, t, d, &e) || !(e.of_group || f->megatron->found))
 				continue;
-			if (!f->o->has_optimizer)
-				f->optimizer = found;
-			else if (f->nothers < COUNT(f->others))
-				f->others[f->nothers++] = found;
-			else
+			if (f->noptimizers == COUNT(f->optimizers))
 				return ERRMSG_FILE(f, -E2BIG, "too many optimizers");
-			f->o->has_optimizer = true;
+			f->optimizers[f->noptimizers++] = (struct dcp_prefix){ t, d };
 		}
 	}
+	f->o->has_optimizer = f->noptimizers || f->megatron->unread;
 	return 0;
 }
 
@@ -359,7 +348,7 @@ static int read_flat(struct dcp_reader *f, const struct dcp_findings *flat)
 /* Is it a part of a state that is a list or a dict, which was saved as several entries? */
 static bool is_nested_state(const struct dcp_reader *f, const struct dcp_entry *t)
 {
-	const unsigned depth = f->optimizer.depth;
+	const unsigned depth = f->optimizers->depth;
 
 	return t->depth > depth + 3 && strcmp(t->path[depth], "state") == 0;
 }
@@ -382,7 +371,7 @@ static int read_entries(struct dcp_reader *f, struct dcp_findings *flat)
 
 		if (!dcp_optimizer_has(f, &entries[i]))
 			continue;
-		if (!parse(f->a, &entries[i], f->optimizer.depth, &e)) {
+		if (!parse(f->a, &entries[i], f->optimizers->depth, &e)) {
 			if (is_nested_state(f, &entries[i]))
 				rc = ERRMSG_FILE(
 					f, -ENOTSUP,
@@ -398,10 +387,25 @@ static int read_entries(struct dcp_reader *f, struct dcp_findings *flat)
 		else if (e.of_group && !e.flat)
 			rc = read_numbered(f, &entries[i], &e);
 		else
-			to->v[to->n++] = (struct dcp_finding){ e.name, e.field, &entries[i], NULL };
+			to->v[to->n++] = (struct dcp_finding){ e.name, e.field, &entries[i] };
 	}
 	rc = rc ?: sort_entries(f, &f->states);
 	return rc ?: f->a->failed ? errmsg_nomem(f->err, f->file) : 0;
+}
+
+static int check_form(const struct dcp_reader *f)
+{
+	if (f->megatron->unread)
+		return ERRMSG_FILE(f, -ENOTSUP,
+			"%s: which parameters a bucket has is not recorded: save a form that is fully reshardable",
+			f->megatron->unread);
+	if (f->m->refused)
+		return ERRMSG_FILE(f, -ENOTSUP, "%s", f->m->refused);
+	if (f->noptimizers > 1)
+		return ERRMSG_FILE(f, -ENOTSUP,
+			"several optimizers (%s, %s) are in it, and a ZeRO checkpoint has one",
+			f->optimizers[0].entry->path[0], f->optimizers[1].entry->path[0]);
+	return 0;
 }
 
 int dcp_optimizer_find(struct dcp_reader *f)
@@ -409,26 +413,9 @@ int dcp_optimizer_find(struct dcp_reader *f)
 	struct dcp_findings flat = { 0 };
 	int rc = find_prefixes(f);
 
-	if (!rc && f->megatron->unread) {
-		f->o->has_optimizer = true;
-		ERRMSG_FILE(f, -ENOTSUP,
-			    "%s: which parameters a bucket has is not recorded: save a form that is fully reshardable",
-			    f->megatron->unread);
-		return dcp_optimizer_refuse(f);
-	}
 	if (rc || !f->o->has_optimizer)
 		return rc;
-	if (f->m->refused) {
-		ERRMSG_FILE(f, -ENOTSUP, "%s", f->m->refused);
-		return dcp_optimizer_refuse(f);
-	}
-	if (f->nothers) {
-		ERRMSG_FILE(f, -ENOTSUP,
-			    "several optimizers (%s, %s) are in it, and a ZeRO checkpoint has one",
-			    f->optimizer.entry->path[0], f->others[0].entry->path[0]);
-		return dcp_optimizer_refuse(f);
-	}
-	rc = read_entries(f, &flat) ?: flat.n ? read_flat(f, &flat) : 0;
+	rc = check_form(f) ?: read_entries(f, &flat) ?: flat.n ? read_flat(f, &flat) : 0;
 	for (size_t g = 0; !rc && g < f->o->ngroups; g++) {
 		if (!f->o->groups[g].params)
 			rc = ERRMSG_FILE(f, -ENOTSUP, "group %zu of the optimizer has no params",

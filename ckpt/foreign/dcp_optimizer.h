@@ -9,28 +9,11 @@
 
 struct bytebuf;
 
-/* The first elements of an entry's path, and the first characters of the element after. */
-struct dcp_prefix {
-	const struct dcp_entry *entry;
-	unsigned depth;
-	size_t skip;
-};
-
-/* Does the entry's path begin so, and go on? */
-bool dcp_prefix_has(const struct dcp_prefix *p, const struct dcp_entry *t);
-
-/* The name that an entry has in the dict with this prefix. */
-static inline const char *dcp_prefix_name(const struct dcp_prefix *p, const struct dcp_entry *t)
-{
-	return t->path[p->depth] + p->skip;
-}
-
 /* A weight, a state or an option of a parameter. */
 struct dcp_finding {
 	const char *param; /* first: array_by_text */
 	const char *field; /* of a state or an option */
 	struct dcp_entry *entry;
-	const struct dcp_param *owner; /* of a weight: the parameter, once it is one */
 };
 
 /* Sorted by parameter, then in the order of the entries. */
@@ -54,23 +37,21 @@ struct dcp_reader {
 	struct dcp_storage *b;
 	const char *file; /* the directory, for messages */
 	struct errmsg *err;
-	struct dcp_prefix optimizer; /* valid if o->has_optimizer */
-	struct dcp_prefix others[8]; /* optimizers, of which ZeRO can have none then */
-	size_t nothers;
+	struct dcp_prefix { /* of an optimizer's paths: the first elements of an entry's */
+		const struct dcp_entry *entry;
+		unsigned depth;
+	} optimizers[9]; /* of which ZeRO can have one */
+	size_t noptimizers;
 	struct dcp_findings states;
 	const struct dcp_param *trained; /* the first that has states, or NULL */
 	bool numbered; /* the optimizer's parameters have numbers, and no names yet */
-	struct dcp_prefix model;
-	struct dcp_findings weights;
+	struct dcp_findings weights; /* the model's tensors */
 	const char *unread; /* a tensor of the optimizer that is in no place of torch's */
 	uint64_t compared;  /* pairs of tensors that may be tied */
 };
 
-/* Is it a tensor of the model that was chosen? */
-bool dcp_is_of_model(const struct dcp_reader *f, const struct dcp_entry *t);
-
 /* The tensor that the model has under a name, or NULL. */
-struct dcp_finding *dcp_weight_find(const struct dcp_reader *f, const char *name);
+struct dcp_entry *dcp_weight_find(const struct dcp_reader *f, const char *name);
 
 /* Add to the model what the optimizer does not have. */
 int dcp_extras_add(struct dcp_reader *f);
@@ -100,10 +81,10 @@ bool dcp_optimizer_has(const struct dcp_reader *f, const struct dcp_entry *t);
 /*
  * Find which dict of a checkpoint is the model, once its optimizer is known: the one that
  * the context's `model` names, or the one that has the optimizer's parameters in the shapes
- * of their states, has a model's name, and lies nearest to the optimizer.  Sets f->model,
- * and notes in o->notes what else there is.  A dict that the caller chose and that has not
- * all of the optimizer's parameters has no optimizer.  -ENOTSUP if nothing tells which of
- * several it is, or if there is none.
+ * of their states, has a model's name, and lies nearest to the optimizer.  Sets f->weights
+ * and their names, and notes in o->notes what else there is.  A dict that the caller chose and
+ * that has not all of the optimizer's parameters has no optimizer.  -ENOTSUP if nothing tells
+ * which of several it is, or if there is none; -EBADMSG for two tensors of one name.
  */
 int dcp_choose_model(struct dcp_reader *f);
 
@@ -116,7 +97,7 @@ const char *dcp_name_clean(struct arena *a, const char *name);
  * states.  Fills in `found`, unless it is NULL: one for each parameter of the groups in turn.
  * -ENOTSUP if there are no such tensors, or if others could be, too.
  */
-int dcp_numbers_match(struct dcp_reader *f, struct dcp_entry *const *tensors, size_t n,
+int dcp_numbers_match(struct dcp_reader *f, const struct dcp_findings *tensors,
 		      struct dcp_entry **found);
 
 /* Check the numbers of parameters, and replace them by names where these are recorded. */

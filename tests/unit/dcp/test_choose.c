@@ -144,9 +144,9 @@ static void add_optimizer(struct maker *k, struct dcp_reader *f, const char *pat
 	struct dcp_entry *b = add(k, path, strlen(path), "exp_avg", &three, 1);
 
 	f->states.v = arena_alloc(&k->a, 2 * sizeof(*f->states.v));
-	f->states.v[f->states.n++] = (struct dcp_finding){ "b", "exp_avg", b, NULL };
-	f->states.v[f->states.n++] = (struct dcp_finding){ "w", "exp_avg", w, NULL };
-	f->optimizer = (struct dcp_prefix){ w, w->depth - 1, 0 };
+	f->states.v[f->states.n++] = (struct dcp_finding){ "b", "exp_avg", b };
+	f->states.v[f->states.n++] = (struct dcp_finding){ "w", "exp_avg", w };
+	f->optimizers[f->noptimizers++] = (struct dcp_prefix){ w, w->depth - 1 };
 	f->o->has_optimizer = true;
 	f->o->groups = &group;
 	f->o->ngroups = 1;
@@ -165,15 +165,16 @@ static void check_notes(const struct row *r, const struct dcp_model *o)
 
 static void check_chosen(const struct row *r, const struct dcp_reader *f)
 {
+	const struct dcp_entry *t = f->weights.v->entry;
+	const char *key = t->path[t->depth - 1];
 	struct bytebuf name = { 0 };
 	char *text;
 
-	for (unsigned i = 0; i < f->model.depth; i++)
-		bytebuf_add_format(&name, "%s%s", i ? "." : "", f->model.entry->path[i]);
-	bytebuf_add_str(&name, f->model.depth ? "" : ".");
-	if (f->model.skip)
-		bytebuf_add_format(&name, ":%.*s", (int)f->model.skip,
-				   f->model.entry->path[f->model.depth]);
+	for (unsigned i = 0; i + 1 < t->depth; i++)
+		bytebuf_add_format(&name, "%s%s", i ? "." : "", t->path[i]);
+	bytebuf_add_str(&name, t->depth > 1 ? "" : ".");
+	if (t->name > key)
+		bytebuf_add_format(&name, ":%.*s", (int)(t->name - key), key);
 	text = bytebuf_take_text(&name);
 	assert_string_equal(text, r->expected);
 	free(text);

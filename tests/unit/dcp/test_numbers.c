@@ -113,7 +113,9 @@ static void make_groups(struct dcp_reader *f, const struct row *r)
 
 static void check_row(const struct row *r)
 {
-	struct dcp_entry *tensors[ENTRIES_MAX], *found[ENTRIES_MAX];
+	struct dcp_finding v[ENTRIES_MAX];
+	const struct dcp_findings tensors = { v, strlen(r->model) };
+	struct dcp_entry *found[ENTRIES_MAX];
 	struct dcp_model o = { 0 };
 	struct errmsg err = { "" };
 	struct dcp_reader f = { .o = &o, .a = &o.arena, .file = "a file", .err = &err };
@@ -123,8 +125,8 @@ static void check_row(const struct row *r)
 	make_model(&o.arena, r->model);
 	make_groups(&f, r);
 	for (size_t i = 0; i < ENTRIES_MAX; i++)
-		tensors[i] = &entries[i];
-	rc = dcp_numbers_match(&f, tensors, strlen(r->model), found);
+		v[i].entry = &entries[i];
+	rc = dcp_numbers_match(&f, &tensors, found);
 	for (size_t i = 0, g = 0, k = 0; !rc && g < o.ngroups; i++) {
 		places[i] = (char)('0' + (found[i] - entries));
 		if (++k == o.groups[g].nparams) {
