@@ -297,8 +297,7 @@ static int choose_device(struct cuda *c, unsigned local_rank, struct errmsg *err
 		  c->device);
 	c->shared_limit = (size_t)shared;
 	if (!c->failed && c->major < MAJOR_MIN)
-		return errmsg_set(
-			err, -ENOTSUP,
+		return errmsg_set(err, -ENOTSUP,
 			"CUDA device %d (%s) has compute capability %d.x; at least %d.0 is needed (Ampere, such as A100)",
 			c->device, c->base.device, c->major, MAJOR_MIN);
 	CUDA_CALL(c, cudaStreamCreateWithFlags, &c->stream, cudaStreamNonBlocking);

@@ -93,11 +93,8 @@ template <typename To, typename From> struct add_op {
 	template <int N> __device__ void run(size_t i) const
 	{
 		floats<N> sum = load<N>(dst + i);
-		const floats<N> f = load<N>(src + i);
 
-#pragma unroll
-		for (int k = 0; k < N; k++)
-			sum.x[k] += f.x[k];
+		sum += load<N>(src + i);
 		store(dst + i, sum);
 	}
 };

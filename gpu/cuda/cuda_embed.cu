@@ -23,11 +23,8 @@ static __global__ void __launch_bounds__(THREADS)
 
 	for (size_t i = threadIdx.x * N; i < c; i += THREADS * N) {
 		floats<N> x = te ? load<N>(te + i) : floats<N>();
-		const floats<N> p = pe ? load<N>(pe + i) : floats<N>();
 
-#pragma unroll
-		for (int k = 0; k < N; k++)
-			x.x[k] += p.x[k];
+		x += pe ? load<N>(pe + i) : floats<N>();
 		store(out + row * c + i, x);
 	}
 }
@@ -159,9 +156,7 @@ template <int N> static __device__ __forceinline__ void add_to(float *to, const 
 {
 	floats<N> all = load<N>(to);
 
-#pragma unroll
-	for (int k = 0; k < N; k++)
-		all.x[k] += sum.x[k];
+	all += sum;
 	store(to, all);
 }
 
@@ -234,9 +229,7 @@ static __global__ void __launch_bounds__(THREADS)
 			for (unsigned k = 0; k < DEEP; k++) {
 				const unsigned r = at + k;
 
-#pragma unroll
-				for (int j = 0; j < N; j++)
-					sum.x[j] += d[k].x[j];
+				sum += d[k];
 				if (r >= h.n || (r + 1 < h.n && h.token[r + 2] == h.token[r + 1]))
 					continue;
 				store_sum(h, first, r, sum, dwte + i, parts + i, c);
@@ -290,14 +283,8 @@ static __global__ void __launch_bounds__(WARP *JOIN_WARPS)
 
 	if (column < c) {
 #pragma unroll 4
-		for (size_t k = me + threadIdx.y; k < end; k += JOIN_WARPS) {
-			const floats<N> part =
-				load<N>(part_of(parts, k, k > me || first, c) + column);
-
-#pragma unroll
-			for (int j = 0; j < N; j++)
-				sum.x[j] += part.x[j];
-		}
+		for (size_t k = me + threadIdx.y; k < end; k += JOIN_WARPS)
+			sum += load<N>(part_of(parts, k, k > me || first, c) + column);
 	}
 #pragma unroll
 	for (int j = 0; j < N; j++)
@@ -320,13 +307,8 @@ static __global__ void __launch_bounds__(THREADS)
 		floats<N> sum = {};
 
 #pragma unroll 4
-		for (size_t k = 0; k < batch; k++) {
-			const floats<N> d = load<N>(dout + (k * seq + blockIdx.x) * c + i);
-
-#pragma unroll
-			for (int j = 0; j < N; j++)
-				sum.x[j] += d.x[j];
-		}
+		for (size_t k = 0; k < batch; k++)
+			sum += load<N>(dout + (k * seq + blockIdx.x) * c + i);
 		add_to(dwpe + blockIdx.x * c + i, sum);
 	}
 }

@@ -136,11 +136,7 @@ template <typename T> struct bias_sums {
 
 	template <int N> __device__ void add(floats<N> *sums, size_t row, size_t column) const
 	{
-		const floats<N> d = load<N>(dout + row * c + column);
-
-#pragma unroll
-		for (int k = 0; k < N; k++)
-			sums[0].x[k] += d.x[k];
+		sums[0] += load<N>(dout + row * c + column);
 	}
 };
 

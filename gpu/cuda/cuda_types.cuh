@@ -82,6 +82,13 @@ template <> struct word<2> {
 
 template <int N> struct floats {
 	float x[N];
+
+	__device__ __forceinline__ void operator+=(const floats &other)
+	{
+#pragma unroll
+		for (int i = 0; i < N; i++)
+			x[i] += other.x[i];
+	}
 };
 
 /* Load N elements, aligned to their size or 16 bytes. */
