@@ -207,8 +207,7 @@ static int check_split(const struct gpt2_config *c, const struct gpt2_split *s, 
 				  c->n_head, size);
 	/* c->vocab_size is below 2^23: no product overflows. */
 	if (size > c->vocab_size || rows * (size - 1) >= c->vocab_size)
-		return errmsg_set(
-			err, -EINVAL,
+		return errmsg_set(err, -EINVAL,
 			"vocab_size %u leaves no token to the last of %u tensor-parallel ranks",
 			c->vocab_size, size);
 	if (s->stages > c->n_layer)

@@ -213,19 +213,6 @@ static void backward(struct pass *p)
 		embed_backward(p);
 }
 
-size_t network_predictions(const struct network *n)
-{
-	return n->batch * (n->tokens_of_row - 1);
-}
-
-struct network_pass network_pass_of(const struct network *n, float scale, uint64_t seed)
-{
-	return (struct network_pass){
-		.seed = seed,
-		.scale = (float)(scale / (double)network_predictions(n)),
-	};
-}
-
 static struct pass pass_of(struct network *n, const struct network_weights *w,
 			   const struct network_pass *now, double *loss)
 {
@@ -236,11 +223,6 @@ static struct pass pass_of(struct network *n, const struct network_weights *w,
 		.now = now,
 		.loss = loss,
 	};
-}
-
-void network_predict_beyond(struct network *n)
-{
-	n->tokens_of_row = n->seq + 1;
 }
 
 void network_train(struct network *n, const struct network_weights *w, const int32_t *ints,
