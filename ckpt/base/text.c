@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -145,6 +146,17 @@ const char *count_short(uint64_t n, char buf[SIZE_TEXT_LEN])
 		snprintf(buf, SIZE_TEXT_LEN, "%.1f %c", v, units[i]);
 	else
 		snprintf(buf, SIZE_TEXT_LEN, "%" PRIu64, n);
+	return buf;
+}
+
+const char *decimal_text(double v, bool is_float, char buf[DECIMAL_TEXT_LEN])
+{
+	double back = NAN;
+
+	for (int digits = is_float ? 6 : 15; digits <= 17 && back != v; digits++) {
+		snprintf(buf, DECIMAL_TEXT_LEN, "%.*g", digits, v);
+		back = is_float ? (double)strtof(buf, NULL) : strtod(buf, NULL);
+	}
 	return buf;
 }
 

@@ -58,6 +58,10 @@ const char *count_short(uint64_t n, char buf[SIZE_TEXT_LEN]);
 /* The same for seconds, as "0:42" or "1:02:05". */
 const char *duration_text(uint64_t seconds, char buf[SIZE_TEXT_LEN]);
 
+/* The fewest digits that read back as `v`: as a double from 15 on, or as a float from 6 on. */
+#define DECIMAL_TEXT_LEN 32
+const char *decimal_text(double v, bool is_float, char buf[DECIMAL_TEXT_LEN]);
+
 /* Sizes that users give, at least 1 byte.  False, with `*out` as it was, for other
  * text. */
 

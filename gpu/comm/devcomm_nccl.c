@@ -135,8 +135,7 @@ static int check_shared(struct comm *c, const struct seat *seats, struct errmsg 
 	for (unsigned r = 1; r < c->size; r++)
 		for (unsigned q = 0; q < r; q++)
 			if (is_same(&seats[q], &seats[r]))
-				return errmsg_set(
-					err, -EINVAL,
+				return errmsg_set(err, -EINVAL,
 					"ranks %u and %u share device %s; each needs a GPU of its own",
 					q, r, seats[r].device);
 	return 0;

@@ -63,8 +63,7 @@ static int settle_batch(struct config *c, struct errmsg *err)
 	if (unit <= UINT32_MAX)
 		unit *= c->accumulation ? c->accumulation : 1;
 	if (unit > CONFIG_SIZE_LIMIT)
-		return errmsg_set(
-			err, -ERANGE,
+		return errmsg_set(err, -ERANGE,
 			"a batch of %u ranks x micro batch %u x accumulation %u is too large",
 			ranks, c->micro_batch, c->accumulation);
 	if (!c->batch && c->micro_batch && c->accumulation)
@@ -101,8 +100,7 @@ static int settle_ranks(struct config *c, unsigned ranks, struct errmsg *err)
 	}
 	/* As in DeepSpeed: stage 2 would reduce gradients once per micro-batch. */
 	if (c->pipeline_parallel > 1 && c->zero_stage > 1)
-		return REFUSE(
-			err,
+		return REFUSE(err,
 			"--pipeline_model_parallel_size %u: does not go with --zero_stage %u; use 0 or 1",
 			c->pipeline_parallel, c->zero_stage);
 	return 0;
@@ -114,12 +112,10 @@ static int settle_ranks(struct config *c, unsigned ranks, struct errmsg *err)
 static int check_whole(const struct config *c, struct errmsg *err)
 {
 	if (c->dtype == DTYPE_F16)
-		return REFUSE(
-			err,
+		return REFUSE(err,
 			"--names megatron: --zero_stage 0 does not go with fp16, whose gradients DeepSpeed divides by a loss scale that they do not have; use --zero_stage 1");
 	if (c->dtype == DTYPE_BF16 && c->pipeline_parallel > 1)
-		return REFUSE(
-			err,
+		return REFUSE(err,
 			"--names megatron: --zero_stage 0 does not go with a pipeline of bf16, which Megatron-DeepSpeed cannot resume; use --zero_stage 1");
 	return 0;
 }
@@ -157,8 +153,7 @@ static int check_rules(const struct config *c, struct errmsg *err)
 		return REFUSE(err, "--%s %s: says how slices are merged, but there is no --resume",
 			      flag, value);
 	if (value && c->universal)
-		return REFUSE(
-			err,
+		return REFUSE(err,
 			"--%s %s: the slices of a universal checkpoint have been merged; mount it with ucfs -o %s=%s",
 			flag, value, flag, value);
 	return 0;
@@ -167,8 +162,7 @@ static int check_rules(const struct config *c, struct errmsg *err)
 static int settle_resume(struct config *c, struct errmsg *err)
 {
 	if (!c->resume_dir && c->checkpoint_tag)
-		return REFUSE(
-			err,
+		return REFUSE(err,
 			"--checkpoint_tag %s: names what to continue from, but there is no --resume",
 			c->checkpoint_tag);
 	if (!c->resume_dir || *c->resume_dir)
@@ -214,8 +208,7 @@ static int check_positions(const struct config *c, struct errmsg *err)
 		return REFUSE(err, "--seq_length %u: is more than the model's --n_positions %u",
 			      c->seq_length, c->model.n_positions);
 	if (c->cut_residual && tensor == 1)
-		return REFUSE(
-			err,
+		return REFUSE(err,
 			"--sequence_parallel: needs --tensor_model_parallel_size of 2 or more");
 	if (heads % sequence)
 		return REFUSE(err,
@@ -225,8 +218,7 @@ static int check_positions(const struct config *c, struct errmsg *err)
 		return REFUSE(err, "--sequence_parallel_size %u: does not divide --seq_length %u",
 			      sequence, c->seq_length);
 	if (c->cut_residual && c->seq_length / sequence % tensor)
-		return REFUSE(
-			err,
+		return REFUSE(err,
 			"--sequence_parallel: %u tensor-parallel ranks do not divide a row of %u positions",
 			tensor, c->seq_length / sequence);
 	return 0;

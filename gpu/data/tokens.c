@@ -86,8 +86,7 @@ static int share_rows(struct tokens *t, struct errmsg *err)
 	if (o->held_out > 0 && valid == 0)
 		valid = 1;
 	if (rows <= valid)
-		return errmsg_set(
-			err, -EINVAL,
+		return errmsg_set(err, -EINVAL,
 			"%s: has %llu tokens, %llu rows of %u; at least %llu rows are needed",
 			o->source, (unsigned long long)tokens_file_count(&t->file),
 			(unsigned long long)rows, o->seq, (unsigned long long)valid + 1);
@@ -175,8 +174,7 @@ static int check_row(const struct tokens *t, uint64_t row, const int32_t *tokens
 
 	for (unsigned i = 0; i < tokens_row_len(t); i++)
 		if (tokens[i] < 0 || (unsigned)tokens[i] >= o->vocab)
-			return errmsg_set(
-				err, -ERANGE,
+			return errmsg_set(err, -ERANGE,
 				"%s: row %llu, token %u of it is %d; the model has 0 to %u",
 				t->file.path, (unsigned long long)row, i, (int)tokens[i],
 				o->vocab - 1);

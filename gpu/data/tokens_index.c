@@ -190,8 +190,7 @@ static int add_sequence(struct index *x, uint64_t i)
 	if (rc)
 		return rc;
 	if (len > INT32_MAX || !checked_range(at, len * f->width, x->bin_size))
-		return ERRMSG_FILE(
-			x, -EBADMSG,
+		return ERRMSG_FILE(x, -EBADMSG,
 			"sequence %llu, %d tokens at byte %lld, is not within the %llu bytes of data",
 			(unsigned long long)i, (int)(int32_t)len, (long long)at,
 			(unsigned long long)x->bin_size);

@@ -107,11 +107,9 @@ int tokens_samples_open(struct tokens_samples *s, const char *prefix, struct err
 	int rc;
 
 	*s = (struct tokens_samples){ .prefix = prefix };
-	rc = read_named(&s->documents, prefix, "doc", 1, err);
-	if (!rc)
-		rc = read_named(&s->starts, prefix, "sample", 2, err);
-	if (!rc)
-		rc = read_named(&s->order, prefix, "shuffle", 1, err);
+	rc = read_named(&s->documents, prefix, "doc", 1, err)
+			     ?: read_named(&s->starts, prefix, "sample", 2, err)
+			     ?: read_named(&s->order, prefix, "shuffle", 1, err);
 	if (!rc && (!s->order.rows || s->order.rows >= s->starts.rows))
 		rc = errmsg_set(err, -EBADMSG,
 				"%s: its arrays have %llu samples and %llu starts of samples",

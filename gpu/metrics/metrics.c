@@ -82,15 +82,13 @@ static int find_end(const struct metrics *m, const char *header, off_t *end, str
 		if (at == 0)
 			same = (size_t)n == len + 1 && memcmp(line, header, len) == 0;
 		else if (m->first_step <= 1 && is_before(line, UINT64_MAX))
-			rc = errmsg_set(
-				err, -EEXIST,
+			rc = errmsg_set(err, -EEXIST,
 				"%s: has the steps of another run; move it away, choose another --run_name, or --resume that run",
 				m->csv_path);
 		else if (line[n - 1] != '\n' || !is_before(line, m->first_step))
 			continue;
 		else if (!same)
-			rc = errmsg_set(
-				err, -EEXIST,
+			rc = errmsg_set(err, -EEXIST,
 				"%s: has other columns than %s; move it away or choose another --run_name",
 				m->csv_path, header);
 		else
@@ -136,11 +134,9 @@ static int open_files(struct metrics *m, const struct metrics_options *o, struct
 		return errmsg_nomem(err, NULL);
 	if (asprintf(&m->csv_path, "%s/" METRICS_CSV, dir) < 0)
 		m->csv_path = NULL;
-	rc = m->csv_path ? make_parents(m->csv_path, &made, err) : errmsg_nomem(err, NULL);
-	if (!rc)
-		rc = open_csv(m, err);
-	if (!rc)
-		rc = tbevents_create(&m->events, dir, o->first_step, err);
+	rc = (m->csv_path ? make_parents(m->csv_path, &made, err) : errmsg_nomem(err, NULL))
+			     ?: open_csv(m, err)
+			     ?: tbevents_create(&m->events, dir, o->first_step, err);
 	free(dir);
 	return rc;
 }
@@ -256,12 +252,12 @@ static double figure(const struct metrics_step *s, size_t i)
 
 static int add_row(struct metrics *m, const struct metrics_step *s, struct errmsg *err)
 {
-	char number[METRICS_DECIMAL];
+	char number[DECIMAL_TEXT_LEN];
 
 	fprintf(m->csv, "%" PRIu64, s->step);
 	for (size_t i = 0; i < METRICS_FIGURES; i++)
 		fprintf(m->csv, ",%s",
-			figure(s, i) < 0 ? "" : metrics_decimal(figure(s, i), number));
+			figure(s, i) < 0 ? "" : decimal_text(figure(s, i), false, number));
 	putc('\n', m->csv);
 	if (fflush(m->csv) || ferror(m->csv))
 		return errmsg_errno(err, m->csv_path, "cannot write");

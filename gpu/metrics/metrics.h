@@ -41,10 +41,6 @@ struct metrics_figure {
 #define METRICS_FIGURES 14
 extern const struct metrics_figure metrics_figures[METRICS_FIGURES];
 
-/* Format a number with the fewest digits, from 15 to 17, that read back as the same number. */
-#define METRICS_DECIMAL 32
-const char *metrics_decimal(double v, char buf[METRICS_DECIMAL]);
-
 /*
  * A run's figures: a line or a progress bar with the time left on the terminal, and in
  * LOG_DIR/RUN_NAME, which is created, METRICS_CSV (columns step and loss first) and a TensorBoard

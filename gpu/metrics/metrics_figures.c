@@ -1,8 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-
 #include "gpu/metrics/metrics.h"
 
 /* clang-format off: it takes a row for a block */
@@ -26,13 +22,3 @@ const struct metrics_figure metrics_figures[METRICS_FIGURES] = {
 	FIGURE(update_seconds, NULL),
 	FIGURE(save_seconds, NULL),
 };
-
-const char *metrics_decimal(double v, char buf[METRICS_DECIMAL])
-{
-	for (int digits = 15; digits <= 17; digits++) {
-		snprintf(buf, METRICS_DECIMAL, "%.*g", digits, v);
-		if (strtod(buf, NULL) == v)
-			break;
-	}
-	return buf;
-}

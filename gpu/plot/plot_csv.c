@@ -12,6 +12,7 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/text.h"
 #include "gpu/metrics/metrics.h"
 
 #define COLUMNS_MAX 256
@@ -196,17 +197,17 @@ static bool next_step(const struct plot_run *runs, size_t n, double *step)
 
 void plot_csv_put_rows(FILE *f, const struct plot_run *runs, size_t n)
 {
-	char number[METRICS_DECIMAL];
+	char number[DECIMAL_TEXT_LEN];
 
 	for (double step = -INFINITY; next_step(runs, n, &step);) {
-		fputs(metrics_decimal(step, number), f);
+		fputs(decimal_text(step, false, number), f);
 		for (size_t i = 0; i < n * runs->tags->n; i++) {
 			const struct plot_point *const p =
 				plot_series_from(series_of(runs, i), step);
 
 			fputc(',', f);
 			if (p && p->step == step)
-				fputs(metrics_decimal(p->value, number), f);
+				fputs(decimal_text(p->value, false, number), f);
 		}
 		fputc('\n', f);
 	}

@@ -22,7 +22,7 @@
 #include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
-#include "gpu/metrics/metrics.h"
+#include "ckpt/base/text.h"
 
 /* Added to differences, since a logarithmic scale has no 0. */
 #define LEAST "1e-10"
@@ -93,7 +93,7 @@ static void put_curves(FILE *f, const struct plot_run *runs, size_t n, bool resu
  * differences: before these steps.  False if no run resumes the first one. */
 static bool put_marks(FILE *f, const struct plot_run *runs, size_t n)
 {
-	char step[METRICS_DECIMAL];
+	char step[DECIMAL_TEXT_LEN];
 	bool any = false;
 
 	for (size_t r = 1; r < n; r++) {
@@ -103,7 +103,7 @@ static bool put_marks(FILE *f, const struct plot_run *runs, size_t n)
 			i++;
 		if (i == runs->tags->n)
 			continue;
-		metrics_decimal(runs[r].first - 1, step);
+		decimal_text(runs[r].first - 1, false, step);
 		fprintf(f,
 			"set arrow %zu from %s, graph 0 to %s, graph 1 nohead linecolor rgb 'gray40'\n"
 			"set label %zu \"resumed at\\nstep %s\" at %s, screen 0.2 right offset -1, 0\n",
@@ -185,8 +185,7 @@ static int start_gnuplot(int out, bool quiet, pid_t *pid, FILE **script, struct 
 	if (!*script)
 		close(ends[1]);
 	if (rc == ENOENT)
-		return errmsg_set(
-			err, -rc,
+		return errmsg_set(err, -rc,
 			"gnuplot is not installed (Debian: gnuplot-nox); --csv writes tables only");
 	return rc ? errmsg_set(err, -rc, "cannot run gnuplot: %s", strerror(rc)) : 0;
 }

@@ -9,30 +9,17 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/output.h"
+#include "ckpt/base/text.h"
 #include "gpu/save/save_impl.h"
 
 /* <|endoftext|> in GPT-2's vocabulary, which both begins and ends a text. */
 #define END_OF_TEXT 50256u
 
-/* The shortest decimal that rounds to `f`, as a double: 0.1 for 0.1f. */
-static double decimal_of(float f)
-{
-	char text[32];
-
-	for (int digits = 6; digits < 9; digits++) {
-		snprintf(text, sizeof(text), "%.*g", digits, (double)f);
-		if (strtof(text, NULL) == f)
-			return strtod(text, NULL);
-	}
-	return (double)f;
-}
-
 /* The JSON text; NULL if out of memory. */
 static char *config_text(const struct gpt2_config *m)
 {
 	const char *const token = m->vocab_size > END_OF_TEXT ? "50256" : "null";
-	const double dropout = decimal_of(m->dropout);
-	char *text;
+	char epsilon[DECIMAL_TEXT_LEN], dropout[DECIMAL_TEXT_LEN], *text;
 	const int n = asprintf(&text,
 			       "{\n"
 			       "\t\"architectures\":\t[\"GPT2LMHeadModel\"],\n"
@@ -42,18 +29,19 @@ static char *config_text(const struct gpt2_config *m)
 			       "\t\"n_embd\":\t%u,\n"
 			       "\t\"vocab_size\":\t%u,\n"
 			       "\t\"n_positions\":\t%u,\n"
-			       "\t\"layer_norm_epsilon\":\t%.15g,\n"
-			       "\t\"embd_pdrop\":\t%.15g,\n"
-			       "\t\"attn_pdrop\":\t%.15g,\n"
-			       "\t\"resid_pdrop\":\t%.15g,\n"
+			       "\t\"layer_norm_epsilon\":\t%s,\n"
+			       "\t\"embd_pdrop\":\t%s,\n"
+			       "\t\"attn_pdrop\":\t%s,\n"
+			       "\t\"resid_pdrop\":\t%s,\n"
 			       "\t\"activation_function\":\t\"gelu_new\",\n"
 			       "\t\"tie_word_embeddings\":\ttrue,\n"
 			       "\t\"bos_token_id\":\t%s,\n"
 			       "\t\"eos_token_id\":\t%s\n"
 			       "}\n",
 			       m->n_layer, m->n_head, m->n_embd, m->vocab_size, m->n_positions,
-			       decimal_of(m->layer_norm_epsilon), dropout, dropout, dropout, token,
-			       token);
+			       decimal_text((double)m->layer_norm_epsilon, true, epsilon),
+			       decimal_text((double)m->dropout, true, dropout), dropout, dropout,
+			       token, token);
 
 	return n < 0 ? NULL : text;
 }

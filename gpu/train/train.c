@@ -282,34 +282,26 @@ static int train_open_state(struct run *r, struct errmsg *err)
 	return zero_init_weights(&r->zero, c->seed, err);
 }
 
-/* Report a weight decay that has no effect. */
-static void log_decay(const struct run *r)
+/* Report what a GPU multiplies with, a weight decay without effect, and a rank's device memory:
+ * training state, which shrinks with the stage and the number of ranks, and activations, which
+ * depend on the micro-batch only. */
+static void log_start(const struct run *r)
 {
 	const struct optimizer_config *o = &r->zero.optimizer;
 
-	if (r->comm->rank == 0 && o->decay == DECAY_NONE && o->weight_decay > 0)
+	if (r->comm->rank != 0)
+		return;
+	if (*r->backend->library)
+		fprintf(stderr, "uctrain: %s\n", r->backend->library);
+	if (o->decay == DECAY_NONE && o->weight_decay > 0)
 		fprintf(stderr,
 			"uctrain: nothing decays, in spite of a weight decay of %g: Megatron-DeepSpeed's stage 3 trains so\n",
 			o->weight_decay);
-}
-
-/* Report what a GPU multiplies with. */
-static void log_library(const struct run *r)
-{
-	if (r->comm->rank == 0 && *r->backend->library)
-		fprintf(stderr, "uctrain: %s\n", r->backend->library);
-}
-
-/* Report a rank's device memory: training state, which shrinks with the stage and the number of
- * ranks, and activations, which depend on the micro-batch only. */
-static void log_memory(const struct run *r)
-{
-	if (r->comm->rank == 0)
-		fprintf(stderr,
-			"uctrain: %.1f M parameters on %u ranks, ZeRO stage %u: each keeps %.1f MiB of training state and %.1f MiB of activations\n",
-			(double)r->model.whole_numel / 1e6, r->comm->size, r->zero.stage,
-			(double)r->zero.memory.bytes / 1048576,
-			(double)network_memory(r->networks[0]) * r->nnetworks / 1048576);
+	fprintf(stderr,
+		"uctrain: %.1f M parameters on %u ranks, ZeRO stage %u: each keeps %.1f MiB of training state and %.1f MiB of activations\n",
+		(double)r->model.whole_numel / 1e6, r->comm->size, r->zero.stage,
+		(double)r->zero.memory.bytes / 1048576,
+		(double)network_memory(r->networks[0]) * r->nnetworks / 1048576);
 }
 
 static int open_metrics(struct run *r, struct errmsg *err)
@@ -455,19 +447,13 @@ static int run(const struct config *c, struct comm *comm, struct errmsg *err)
 			     ?: check_checkpoint_dir(&r, err)
 			     ?: lock_checkpoint_dir(&r, err)
 			     ?: train_open_state(&r, err);
+	if (!rc)
+		log_start(&r);
+	rc = rc ?: comm_agree(comm, feed_new(&r.feed, &r, err), err) ?: open_metrics(&r, err);
 	if (!rc) {
-		log_library(&r);
-		log_decay(&r);
-		log_memory(&r);
-	}
-	if (!rc)
-		rc = comm_agree(comm, feed_new(&r.feed, &r, err), err);
-	if (!rc)
-		rc = open_metrics(&r, err);
-	if (!rc)
 		share_rest(&r);
-	if (!rc)
 		rc = train_steps(&r, err);
+	}
 	end = metrics_close(r.metrics, rc ? NULL : err);
 	if (!rc && !end)
 		draw_losses(&r);

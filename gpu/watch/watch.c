@@ -130,8 +130,7 @@ static void report_late(void)
 
 	for (const struct watch_probe *p = watch.probes; p && !what; p = p->next)
 		what = p->pending(p->ctx);
-	errmsg_set(
-		&why, 0,
+	errmsg_set(&why, 0,
 		"%s did not end within %u s (--comm_timeout): another rank is gone, stuck or slow",
 		what ? what : watch.what, watch.seconds);
 	give_up(why.text);
