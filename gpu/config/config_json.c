@@ -37,16 +37,13 @@ struct object {
 
 static const struct object objects[] = {
 	{ "",
-	  "$schema activation_checkpointing aio autotuning comet comms_logger "
-	  "compile csv_monitor data_types dataloader_drop_last "
-	  "datastates_ckpt disable_allgather disable_python_gc dump_state "
-	  "elasticity flops_profiler gradient_predivide_factor hybrid_engine "
-	  "log_level managed_gradient_accumulation memory_breakdown nebula "
-	  "pipeline prescale_gradients seq_parallel_communication_data_type "
-	  "sparse_gradients steps_per_print tensorboard timers "
-	  "use_data_before_expert_parallelism use_node_local_storage "
-	  "vocabulary_size wall_clock_breakdown wandb "
-	  "zero_allow_untested_optimizer zero_force_ds_cpu_optimizer",
+	  "$schema activation_checkpointing aio autotuning comet comms_logger compile csv_monitor "
+	  "data_types dataloader_drop_last datastates_ckpt disable_allgather disable_python_gc "
+	  "dump_state elasticity flops_profiler gradient_predivide_factor hybrid_engine log_level "
+	  "managed_gradient_accumulation memory_breakdown nebula pipeline prescale_gradients "
+	  "seq_parallel_communication_data_type sparse_gradients steps_per_print tensorboard "
+	  "timers use_data_before_expert_parallelism use_node_local_storage vocabulary_size "
+	  "wall_clock_breakdown wandb zero_allow_untested_optimizer zero_force_ds_cpu_optimizer",
 	  "" },
 	{ "amp", "", "enabled" },
 	{ "bf16", "check_grad_overflow immediate_grad_update",
@@ -67,30 +64,21 @@ static const struct object objects[] = {
 	{ "scheduler.params", "last_batch_iteration", "" },
 	{ "torch_autocast", "", "enabled" },
 	{ "zero_optimization",
-	  "allgather_bucket_size allgather_partitions compute_grad_norm "
-	  "contiguous_gradients cpu_offload_param cpu_offload_params "
-	  "cpu_offload_use_pin_memory elastic_checkpoint enable_sanity_checks "
-	  "gather_16bit_weights_on_model_save ignore_unused_parameters "
-	  "leaf_module legacy_stage1 load_from_fp32_weights "
-	  "log_trace_cache_warnings max_live_parameters max_reuse_distance "
-	  "memory_efficient_linear model_persistence_threshold "
-	  "module_granularity_threshold offload_param overlap_comm "
-	  "override_module_apply param_persistence_threshold "
-	  "parameter_alignment pipeline_loading_checkpoint "
-	  "prefetch_bucket_size reduce_bucket_size reduce_scatter "
-	  "round_robin_gradients save_muon_momentum_buffer_in_memory "
-	  "stage3_allgather_sequential "
-	  "stage3_gather_16bit_weights_on_model_save "
-	  "stage3_gather_fp16_weights_on_model_save "
-	  "stage3_max_live_parameters stage3_max_reuse_distance "
-	  "stage3_model_persistence_threshold "
-	  "stage3_module_granularity_threshold "
-	  "stage3_param_persistence_threshold stage3_prefetch_bucket_size "
-	  "stage3_use_all_reduce_for_fetch_params sub_group_size "
-	  "use_all_reduce_for_fetch_params use_multi_rank_bucket_allreduce "
-	  "zero_hpz_partition_size",
-	  "zero_quantized_gradients zero_quantized_nontrainable_weights "
-	  "zero_quantized_weights" },
+	  "allgather_bucket_size allgather_partitions compute_grad_norm contiguous_gradients "
+	  "cpu_offload_param cpu_offload_params cpu_offload_use_pin_memory elastic_checkpoint "
+	  "enable_sanity_checks gather_16bit_weights_on_model_save ignore_unused_parameters "
+	  "leaf_module legacy_stage1 load_from_fp32_weights log_trace_cache_warnings "
+	  "max_live_parameters max_reuse_distance memory_efficient_linear "
+	  "model_persistence_threshold module_granularity_threshold offload_param overlap_comm "
+	  "override_module_apply param_persistence_threshold parameter_alignment "
+	  "pipeline_loading_checkpoint prefetch_bucket_size reduce_bucket_size reduce_scatter "
+	  "round_robin_gradients save_muon_momentum_buffer_in_memory stage3_allgather_sequential "
+	  "stage3_gather_16bit_weights_on_model_save stage3_gather_fp16_weights_on_model_save "
+	  "stage3_max_live_parameters stage3_max_reuse_distance stage3_model_persistence_threshold "
+	  "stage3_module_granularity_threshold stage3_param_persistence_threshold "
+	  "stage3_prefetch_bucket_size stage3_use_all_reduce_for_fetch_params sub_group_size "
+	  "use_all_reduce_for_fetch_params use_multi_rank_bucket_allreduce zero_hpz_partition_size",
+	  "zero_quantized_gradients zero_quantized_nontrainable_weights zero_quantized_weights" },
 	{ "zero_optimization.offload_optimizer", "*", "" },
 };
 

@@ -81,10 +81,6 @@ int zero_check_memory(const struct zero *z, struct errmsg *err);
 /* Allocate buffers of elements of `size` bytes for the units that are in use at once. */
 void unit_buffers_init(struct zero *z, struct unit_buffers *all, size_t size);
 
-/* Take a buffer for a unit, with undefined content; there is one. */
-void *unit_buffers_take(const struct zero *z, struct unit_buffers *all, unsigned unit);
-void unit_buffers_give(struct unit_buffers *all, const void *p);
-
 /* Stage 3: impl->pieces = what ranks have of a parameter, in elements of `size`. */
 void zero_set_pieces(struct zero *z, size_t param, size_t size);
 

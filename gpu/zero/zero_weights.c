@@ -39,7 +39,8 @@ void unit_buffers_init(struct zero *z, struct unit_buffers *all, size_t size)
 		add_buffer(z, all, last, size);
 }
 
-void *unit_buffers_take(const struct zero *z, struct unit_buffers *all, unsigned unit)
+/* Take a buffer for a unit, with undefined content; there is one. */
+static void *unit_buffers_take(const struct zero *z, struct unit_buffers *all, unsigned unit)
 {
 	const uint64_t numel = z->model->units[unit].numel;
 	unsigned i = 0;
@@ -51,7 +52,7 @@ void *unit_buffers_take(const struct zero *z, struct unit_buffers *all, unsigned
 	return all->of[i].p;
 }
 
-void unit_buffers_give(struct unit_buffers *all, const void *p)
+static void unit_buffers_give(struct unit_buffers *all, const void *p)
 {
 	unsigned i = 0;
 
