@@ -150,7 +150,8 @@ static int collect(const struct tag_search *s, const char *dir, const char *belo
 	return rc;
 }
 
-char *tags_strip(char *text)
+/* The name in a text. */
+static char *strip(char *text)
 {
 	char *end;
 
@@ -162,26 +163,39 @@ char *tags_strip(char *text)
 	return text;
 }
 
+int tags_pointer(struct uckpt *u, const char *dir, const char *file, char **out,
+		 struct errmsg *err)
+{
+	char text[NAME_MAX + 32] = "";
+	char *const path = tags_join(dir, file);
+	struct source src;
+	int rc = path ? io_open(u, path, NULL, &src, err) : errmsg_nomem(err, dir);
+
+	*out = NULL;
+	if (!rc) {
+		rc = source_read(&src, text,
+				 src.size < sizeof(text) ? (size_t)src.size : sizeof(text) - 1, 0,
+				 err);
+		source_close(&src);
+		if (!rc && !(*out = strdup(strip(text))))
+			rc = errmsg_nomem(err, dir);
+	}
+	free(path);
+	return rc == -ENOENT ? 0 : rc;
+}
+
 /* Return the text of `latest`, or of another file, or NULL if it cannot be a tag's name. */
 static char *read_latest(struct uckpt *u, const char *dir, const char *file)
 {
-	char text[NAME_MAX + 32] = "", *name;
-	char *const path = tags_join(dir, file);
-	struct source src;
-	size_t n;
-	int rc = path ? io_open(u, path, NULL, &src, NULL) : -ENOMEM;
+	char *text;
 
-	if (!rc) {
-		n = src.size < sizeof(text) ? (size_t)src.size
-					    : sizeof(text) - 1;
-		rc = source_read(&src, text, n, 0, NULL);
-		source_close(&src);
-	}
-	free(path);
-	if (rc)
+	if (tags_pointer(u, dir, file, &text, NULL))
 		return NULL;
-	name = tags_strip(text);
-	return names_is_file(name) ? strdup(name) : NULL;
+	if (text && !names_is_file(text)) {
+		free(text);
+		text = NULL;
+	}
+	return text;
 }
 
 static bool is_actor(const struct tag *t)

@@ -51,8 +51,10 @@ void tags_done(struct tag_list *t);
  * memory runs out. */
 char *tags_join(const char *dir, const char *name);
 
-/* The name in the text of `latest`: without white space around it, as DeepSpeed strips it. */
-char *tags_strip(char *text);
+/* Read the text of `latest`, or of another file of a run: without white space around it, as
+ * DeepSpeed strips it.  The caller frees `*out`, which is NULL if there is no such file. */
+int tags_pointer(struct uckpt *u, const char *dir, const char *file, char **out,
+		 struct errmsg *err);
 
 /* The number in a name such as "global_step<N>", "step-<N>", "checkpoint-<N>",
  * "checkpoint_<N>" or "iter_<N>"; -1 for other names. */

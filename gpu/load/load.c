@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Resuming.  A checkpoint is a source of parameter elements by name, from which each rank fetches
- * what it keeps: how the saving ranks had partitioned them makes no difference.
+ * Resuming.  A checkpoint has parameters' elements by name, of which each rank fetches what it
+ * keeps: how the saving ranks had partitioned them makes no difference.
  */
 #include "gpu/load/load.h"
 
@@ -48,45 +48,25 @@ int load_open_table(struct load *l)
 		       ?: l->table->ops->check(l->table, false, l->err);
 }
 
-static int load_open_source(struct load *l)
+static int load_open(struct load *l)
 {
 	const struct gpt2 *const m = &l->whole;
-	const struct load_ops *const ops = l->o->universal ? &load_universal_ops : &load_table_ops;
 	const unsigned tensor = l->z->model->part.size;
-	struct load_source *s = calloc(1, ops->size);
-	int rc = s ? 0 : errmsg_nomem(l->err, NULL);
+	int rc = 0;
 
-	if (!rc && !l->o->universal && !l->table)
+	l->ops = l->o->universal ? &load_universal_ops : &load_table_ops;
+	if (l->o->universal)
+		load_look_at_tree(l);
+	else if (!l->table)
 		rc = load_open_table(l);
-	if (!rc && !(s->tensors = calloc(m->nparams, sizeof(*s->tensors))))
-		rc = errmsg_nomem(l->err, NULL);
-	if (rc) {
-		free(s);
+	if (rc)
 		return rc;
-	}
-	s->u = l->o->u;
-	s->ops = ops;
-	s->table = l->table;
-	s->path = l->got->path;
-	s->model = l->z->model;
-	s->whole = m;
 	/* The user's rules say how slices are merged. */
-	s->cut = l->table && tensor > 1 && l->table->tp == tensor && !has_rules(l);
-	s->naming = l->metadata.naming;
-	for (size_t i = 0; i < m->nparams; i++)
-		naming_tensor(&s->tensors[i], &s->naming, m, &m->params[i]);
-	if (ops->open)
-		ops->open(s);
-	l->source = s;
-	return 0;
-}
-
-static void load_close_source(struct load *l)
-{
-	if (l->source->ops->close)
-		l->source->ops->close(l->source);
-	free(l->source->tensors);
-	free(l->source);
+	l->cut = l->table && tensor > 1 && l->table->tp == tensor && !has_rules(l);
+	l->tensors = calloc(m->nparams, sizeof(*l->tensors));
+	for (size_t i = 0; l->tensors && i < m->nparams; i++)
+		naming_tensor(&l->tensors[i], &l->metadata.naming, m, &m->params[i]);
+	return l->tensors ? 0 : errmsg_nomem(l->err, NULL);
 }
 
 /*
@@ -171,7 +151,7 @@ static int open_host_upload(struct load *l)
 {
 	int rc;
 
-	if (l->source->naming.family == NAMING_HF)
+	if (l->metadata.naming.family == NAMING_HF)
 		return 0;
 	rc = backend_cpu_new(&l->host, DTYPE_F32, 0, l->err);
 	return rc ? rc : open_upload(l, l->host, &l->host_upload);
@@ -189,12 +169,12 @@ static int load_all(struct load *l)
 {
 	const double begun = clock_seconds();
 	/* Its memory is taken meanwhile. */
-	int rc = open_upload(l, l->z->backend, &l->upload) ?: load_open_source(l);
+	const int rc = open_upload(l, l->z->backend, &l->upload)
+			       ?: load_open(l)
+			       ?: open_host_upload(l)
+			       ?: load_tensors(l)
+			       ?: upload_finish(l->upload, l->err);
 
-	if (!rc) {
-		rc = open_host_upload(l) ?: load_tensors(l) ?: upload_finish(l->upload, l->err);
-		load_close_source(l);
-	}
 	close_uploads(l);
 	l->got->seconds = clock_seconds() - begun;
 	return comm_agree(l->z->world, rc, l->err);
@@ -203,7 +183,9 @@ static int load_all(struct load *l)
 int load_checkpoint(struct zero *z, const struct load_options *o, struct load_result *got,
 		    struct errmsg *err)
 {
-	struct load l = { .z = z, .o = o, .got = got, .err = err };
+	struct load l = {
+		.z = z, .o = o, .got = got, .err = err, .shards.lock = PTHREAD_MUTEX_INITIALIZER
+	};
 	int rc;
 
 	*got = (struct load_result){ 0 };
@@ -212,6 +194,8 @@ int load_checkpoint(struct zero *z, const struct load_options *o, struct load_re
 		return rc;
 	rc = load_find_checkpoint(&l) ?: load_all(&l);
 	checkpoint_close(l.table);
+	mount_shards_done(&l.shards);
+	free(l.tensors);
 	gpt2_done(&l.whole);
 	if (rc)
 		return rc;

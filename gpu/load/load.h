@@ -50,8 +50,9 @@ struct load_result {
 
 /*
  * Resume from a checkpoint: fill in masters, moments, the count of updates and the kind of Adam
- * with its hyperparameters, and publish the weights.  Reads ZeRO shards, model states of stage 0,
- * or a universal checkpoint, saved by any numbers of ranks; each rank reads what it keeps.
+ * with its hyperparameters, and publish the weights.  Reads whatever is a table with an optimizer
+ * (ZeRO shards, model states of stage 0, distributed checkpoints), or a universal checkpoint, saved
+ * by any numbers of ranks; each rank reads what it keeps.
  *
  * Collective: all ranks get the same result, except for bytes read and duration. -ENOENT with the
  * name of what is missing, -EINVAL for a checkpoint of another model, or a read error.

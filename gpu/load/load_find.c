@@ -28,33 +28,17 @@ mode_t load_mode(struct uckpt *u, const char *dir, const char *name)
 		       : a.st.st_mode;
 }
 
-/* Read the tag that DIR/`pointer` names; "" if there is no such file. */
-static int read_pointer(struct uckpt *u, const char *dir, const char *pointer,
-			char tag[NAME_MAX + 1], struct errmsg *err)
+/* Read the tag that a file of the run names; NULL if there is no such file. */
+static int read_pointer(const struct load_options *o, const char *pointer, char **tag,
+			struct errmsg *err)
 {
-	char path[PATH_MAX];
-	struct source src;
-	char *name;
-	size_t n;
-	int rc = load_path(path, dir, pointer, err);
+	const int rc = tags_pointer(o->u, o->dir, pointer, tag, err);
 
-	tag[0] = '\0';
-	if (rc)
+	if (rc || !*tag || (names_is_file(*tag) && S_ISDIR(load_mode(o->u, o->dir, *tag))))
 		return rc;
-	rc = io_open(u, path, NULL, &src, err);
-	if (rc)
-		return rc == -ENOENT ? 0 : rc;
-	n = src.size < NAME_MAX ? (size_t)src.size : NAME_MAX;
-	rc = source_read(&src, tag, n, 0, err);
-	source_close(&src);
-	if (rc)
-		return rc;
-	tag[n] = '\0';
-	name = tags_strip(tag);
-	memmove(tag, name, strlen(name) + 1);
-	if (!*tag || strchr(tag, '/') || !S_ISDIR(load_mode(u, dir, tag)))
-		rc = errmsg_set(err, -ENOENT, "%s: names '%s', which does not exist", path, tag);
-	return rc;
+	errmsg_set(err, -ENOENT, "%s/%s: names '%s', which does not exist", o->dir, pointer, *tag);
+	free(*tag);
+	return -ENOENT;
 }
 
 /* Without `latest`, take the tag that is newest by name. */
@@ -97,7 +81,7 @@ static int check_kind(const struct load_options *o, const char *path, struct err
 int load_find(const struct load_options *o, char path[PATH_MAX], struct errmsg *err)
 {
 	const char *pointer = o->universal ? "latest_universal" : "latest";
-	char tag[NAME_MAX + 1] = "";
+	char *named = NULL;
 	struct attrs a;
 	int rc;
 
@@ -107,13 +91,13 @@ int load_find(const struct load_options *o, char path[PATH_MAX], struct errmsg *
 	if (rc)
 		return rc;
 	if (!o->tag)
-		rc = read_pointer(o->u, o->dir, pointer, tag, err);
+		rc = read_pointer(o, pointer, &named, err);
 	else if (!S_ISDIR(load_mode(o->u, o->dir, o->tag)))
 		rc = errmsg_set(err, -ENOENT, "%s/%s: no such checkpoint", o->dir, o->tag);
 	if (rc)
 		return rc;
-	if (o->tag || *tag)
-		rc = load_path(path, o->dir, o->tag ? o->tag : tag, err);
+	if (o->tag || named)
+		rc = load_path(path, o->dir, o->tag ?: named, err);
 	else if (o->universal ? detect_is_universal(o->u, o->dir)
 			      : detect(o->u, o->dir, NULL) > DIR_WEIGHTS)
 		rc = load_path(path, o->dir, ".", err);
@@ -124,5 +108,6 @@ int load_find(const struct load_options *o, char path[PATH_MAX], struct errmsg *
 			err, -ENOENT,
 			"%s: no `latest_universal` and no zero/; name a universal checkpoint with --checkpoint_tag",
 			o->dir);
+	free(named);
 	return rc ? rc : check_kind(o, path, err);
 }

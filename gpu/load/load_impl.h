@@ -8,6 +8,7 @@
 #include "ckpt/base/source.h"
 #include "ckpt/format/tensor.h"
 #include "gpu/load/load.h"
+#include "gpu/load/load_mount.h"
 #include "gpu/model/gpt2.h"
 #include "gpu/model/naming.h"
 
@@ -20,8 +21,7 @@ struct value;
 
 /* Shared by the files of load. */
 
-/* A kind of checkpoint as a source of parameter elements, and one tensor of it. */
-struct load_source;
+struct load;
 struct load_tensor;
 
 /* Consecutive elements of a file, and where they go. */
@@ -35,47 +35,30 @@ struct load_run {
 	bool zero;   /* of no file: they are zero */
 };
 
+/* A kind of checkpoint: of a table, or a universal one. */
 struct load_ops {
-	size_t size;        /* of the kind's own struct, whose first member is
-		      * load_source */
-	size_t tensor_size; /* the same, with load_tensor */
-	/* Look at the checkpoint at ->path, unless NULL. */
-	void (*open)(struct load_source *s);
+	size_t tensor_size; /* of the kind's own struct, whose first member is load_tensor */
 	/*
 	 * Find the masters of the parameter (`state` is NULL) or the named state, and fill in the
-	 * rest of `t`.  -ENOENT with a message that names it if it is missing. After an error
-	 * `end` is not called.  Thread-safe, as are the next two: on storage that is far away
-	 * many tensors are found at once.
+	 * rest of `t`, with ->file open.  -ENOENT with a message that names it if it is missing.
+	 * Thread-safe, as are the next two: on storage that is far away many tensors are found at
+	 * once.
 	 */
 	int (*begin)(struct load_tensor *t, const char *state, struct errmsg *err);
 	/* The first elements of a run of ->file may lie in a shard as they are: make it a run of
-	 * that one, of as many as do, or of those that do not.  The shard stays open until
-	 * `end`. */
+	 * that one, of as many as do, or of those that do not.  It stays open until `end`. */
 	int (*locate)(struct load_tensor *t, struct load_run *run, struct errmsg *err);
-	void (*end)(struct load_tensor *t);
+	void (*end)(struct load_tensor *t); /* or NULL */
 
-	/* Call load_known for each parameter that the optimizer owns, until it fails.  A source
+	/* Call load_known for each parameter that the optimizer owns, until it fails.  A kind
 	 * in which a missing parameter is a missing file looks for all parameters of the model,
 	 * too. */
-	int (*check)(const struct load_source *s, struct errmsg *err);
-	void (*close)(struct load_source *s); /* frees all but `s` itself; or NULL */
-};
-
-struct load_source {
-	struct uckpt *u;
-	const struct load_ops *ops;
-	struct checkpoint *table;         /* NULL: a universal checkpoint */
-	const char *path;                 /* of the tag; borrowed */
-	const struct gpt2 *model, *whole; /* this rank's part, and all of it */
-	bool cut;             /* tensors are this tensor-parallel rank's part, not the whole */
-	struct naming naming; /* of its parameters */
-	struct naming_tensor *tensors; /* all of them, whole, by number */
+	int (*check)(const struct load *l, struct errmsg *err);
 };
 
 struct load_tensor {
-	struct load_source *s;
+	struct load *l;
 	const char *name;     /* of its parameter, in the checkpoint */
-	size_t number;        /* the same, among all of the model */
 	struct tensor tensor; /* flat ones have one dimension */
 	struct source file;   /* has its elements one after the other ... */
 	uint64_t at;          /* ... from here on */
@@ -90,12 +73,11 @@ int load_tensor_find(struct load_tensor *t, uint64_t first, size_t n, float *to,
 		     struct errmsg *err);
 
 /* Does the model have a parameter of this name?  -EINVAL if not. */
-int load_known(const struct load_source *s, const char *param, struct errmsg *err);
+int load_known(const struct load *l, const char *param, struct errmsg *err);
 
 /* The checkpoint lacks a parameter of the model (`state` is NULL) or a state of it: return
  * -ENOENT with the message. */
-int load_lacks(const struct load_source *s, const char *param, const char *state,
-	       struct errmsg *err);
+int load_lacks(const struct load *l, const char *param, const char *state, struct errmsg *err);
 
 extern const struct load_ops load_table_ops, load_universal_ops;
 
@@ -126,9 +108,15 @@ struct load {
 	const struct load_options *o;
 	struct load_result *got;
 	struct load_metadata metadata;
-	struct checkpoint *table; /* NULL: none is open, or it is a universal checkpoint */
-	struct load_source *source;
 	struct gpt2 whole;
+	const struct load_ops *ops;
+	struct checkpoint *table; /* NULL: none is open, or it is a universal checkpoint */
+	bool cut; /* tensors are this tensor-parallel rank's part, not the whole */
+	struct naming_tensor *tensors; /* of the model, whole, by number */
+	/* Of a universal checkpoint: */
+	struct mount_shards shards;
+	bool weights; /* made from Hugging Face weights: also non-parameters have states */
+	size_t skip;  /* length of the name prefix that it omits */
 	struct upload *upload;
 	/* For tensors in another order: to host memory.  NULL if there are none. */
 	struct backend *host;
@@ -154,6 +142,9 @@ int load_tensors(struct load *l);
  */
 int load_arranged_send(struct load *l, struct load_tensor *t, const struct naming_tensor *form,
 		       const struct gpt2_param *p, const struct fragment *f, float *part);
+
+/* Look at the names in a universal checkpoint. */
+void load_look_at_tree(struct load *l);
 
 /* Open the checkpoint's table, with the rules that there are. */
 int load_open_table(struct load *l);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The rows of a table as a source (ckpt/table/checkpoint.h), whatever ranks and parameter groups
+ * Tensors are rows of a table (ckpt/table/checkpoint.h), whatever ranks and parameter groups
  * the run had.  As many tensor-parallel ranks as saved them read their own slices, others what
  * they keep of the merged parameter.
  *
@@ -13,13 +13,13 @@
 #include <string.h>
 
 #include "ckpt/base/array.h"
-#include "ckpt/base/source.h"
 #include "ckpt/io/shards.h"
 #include "ckpt/vfile/extent.h"
 #include "ckpt/vfile/gather.h"
 #include "ckpt/vfile/vfile.h"
 #include "ckpt/zero/checkpoint.h"
 #include "gpu/load/load_impl.h"
+#include "gpu/zero/zero.h"
 
 struct table_tensor {
 	struct load_tensor t;
@@ -29,11 +29,13 @@ struct table_tensor {
 };
 
 /* The slice of this tensor-parallel rank; NULL if it has none. */
-static const struct slice *own_slice(const struct load_source *s, const struct param *p)
+static const struct slice *own_slice(const struct load *l, const struct param *p)
 {
-	if (!s->cut)
+	const unsigned rank = l->z->model->part.rank;
+
+	if (!l->cut)
 		return p->first;
-	return s->model->part.rank < p->nslices ? p->slices[s->model->part.rank] : NULL;
+	return rank < p->nslices ? p->slices[rank] : NULL;
 }
 
 static void load_table_end(struct load_tensor *t)
@@ -43,7 +45,6 @@ static void load_table_end(struct load_tensor *t)
 	while (x->nused)
 		shards_unuse(vfile_shards(x->elements), x->used[--x->nused]);
 	free(x->used);
-	source_close(&t->file);
 }
 
 /* Open the elements of a state as a file. */
@@ -51,16 +52,16 @@ static int open_elements(struct load_tensor *t, const struct param *p, const str
 			 const struct param_state *state, struct errmsg *err)
 {
 	struct table_tensor *const x = (struct table_tensor *)t;
-	struct checkpoint *const c = t->s->table;
+	struct checkpoint *const c = t->l->table;
 	struct extent_map map = { 0 };
 	struct gathers gathers = { 0 };
-	int rc = t->s->cut ? checkpoint_slice(c, slice, state, &map, err)
+	int rc = t->l->cut ? checkpoint_slice(c, slice, state, &map, err)
 			   : checkpoint_extents(c, p, state, &map, &gathers, err);
 
 	if (!rc) {
 		x->elements = vfile_new_tensors(c->shards, &(struct bytebuf){ 0 }, &map,
 						&(size_t){ 0 }, 1, &gathers, err);
-		rc = x->elements ? vfile_source_open(&t->file, x->elements, t->s->path, err)
+		rc = x->elements ? vfile_source_open(&t->file, x->elements, t->l->got->path, err)
 				 : -ENOMEM;
 	}
 	extent_done(&map);
@@ -70,16 +71,16 @@ static int open_elements(struct load_tensor *t, const struct param *p, const str
 
 static int load_table_begin(struct load_tensor *t, const char *state, struct errmsg *err)
 {
-	struct load_source *const s = t->s;
-	const struct param *p = checkpoint_find(s->table, t->name);
-	const struct slice *slice = p ? own_slice(s, p) : NULL;
+	const struct load *const l = t->l;
+	const struct param *p = checkpoint_find(l->table, t->name);
+	const struct slice *slice = p ? own_slice(l, p) : NULL;
 	const struct param_states *states;
 	const struct param_state *found = NULL;
 	int rc;
 
 	if (!slice)
-		return load_lacks(s, t->name, NULL, err);
-	rc = s->table->ops->states(s->table, p, &states, err);
+		return load_lacks(l, t->name, NULL, err);
+	rc = l->table->ops->states(l->table, p, &states, err);
 	if (rc)
 		return rc;
 	for (size_t i = 0; i < states->n && !found; i++)
@@ -89,10 +90,10 @@ static int load_table_begin(struct load_tensor *t, const char *state, struct err
 	if (!found && states->refused)
 		return errmsg_set(err, states->refused_rc, "%s", states->refused);
 	if (!found)
-		return load_lacks(s, t->name, state, err);
-	tensor_init(&t->tensor, found->dtype, s->cut ? slice->shape : p->shape,
-		    s->cut ? slice->ndim : p->ndim, false);
-	t->sorted_thirds = !s->cut && p->merge.rule == MERGE_THREE_SUB_PARAMS;
+		return load_lacks(l, t->name, state, err);
+	tensor_init(&t->tensor, found->dtype, l->cut ? slice->shape : p->shape,
+		    l->cut ? slice->ndim : p->ndim, false);
+	t->sorted_thirds = !l->cut && p->merge.rule == MERGE_THREE_SUB_PARAMS;
 	return open_elements(t, p, slice, found, err);
 }
 
@@ -134,18 +135,18 @@ static int load_table_locate(struct load_tensor *t, struct load_run *run, struct
  * Megatron's pipeline has a file for each layer and tensor-parallel rank.  What is read here does
  * not lie in them, but where one is missing, others may be, too.
  */
-static int check_layers(const struct load_source *s, struct errmsg *err)
+static int check_layers(const struct load *l, struct errmsg *err)
 {
-	const struct zero_checkpoint *r = zero_of(s->table);
+	const struct zero_checkpoint *r = zero_of(l->table);
 
-	if (s->naming.family != NAMING_MEGATRON || !r)
+	if (l->metadata.naming.family != NAMING_MEGATRON || !r)
 		return 0;
-	for (size_t i = 0; i < s->whole->nparams; i++) {
-		const struct naming_tensor *t = &s->tensors[i];
+	for (size_t i = 0; i < l->whole.nparams; i++) {
+		const struct naming_tensor *t = &l->tensors[i];
 
-		if (!checkpoint_find(s->table, t->name))
+		if (!checkpoint_find(l->table, t->name))
 			continue; /* of another model */
-		for (unsigned slice = 0; slice < s->table->tp; slice++)
+		for (unsigned slice = 0; slice < l->table->tp; slice++)
 			if (!tagdir_find(&r->dir,
 					 &(struct ckname){ .kind = TAG_FILE_LAYER,
 							   .mp = slice,
@@ -159,19 +160,18 @@ static int check_layers(const struct load_source *s, struct errmsg *err)
 	return 0;
 }
 
-static int load_table_check(const struct load_source *s, struct errmsg *err)
+static int load_table_check(const struct load *l, struct errmsg *err)
 {
-	const struct checkpoint *c = s->table;
-	int rc = check_layers(s, err);
+	const struct checkpoint *c = l->table;
+	int rc = check_layers(l, err);
 
 	for (size_t i = 0; i < c->nparams && !rc; i++)
 		if (c->params[i].first)
-			rc = load_known(s, c->params[i].name, err);
+			rc = load_known(l, c->params[i].name, err);
 	return rc;
 }
 
 const struct load_ops load_table_ops = {
-	.size = sizeof(struct load_source),
 	.tensor_size = sizeof(struct table_tensor),
 	.begin = load_table_begin,
 	.locate = load_table_locate,

@@ -43,11 +43,11 @@ struct batch {
 	size_t n;
 };
 
-/* How the source has the tensor. */
+/* How the checkpoint has the tensor. */
 static void expect(const struct load *l, const struct naming *n, struct item *m)
 {
 	const struct gpt2_param *const p = m->p;
-	const bool cut = l->source->cut;
+	const bool cut = l->cut;
 
 	naming_tensor(&m->want, n, cut ? l->z->model : &l->whole,
 		      cut ? p : &l->whole.params[p->number]);
@@ -67,7 +67,7 @@ static int other_model(const struct load *l, const struct item *m, struct errmsg
 		 want->shape[0], want->shape[1]);
 	return errmsg_set(err, -EINVAL,
 			  "%s: checkpoint of another model: %s has %s, this model's has %s",
-			  l->source->path, want->name, shape, mine);
+			  l->got->path, want->name, shape, mine);
 }
 
 /* The token embedding may be padded, in the checkpoint or in this model. */
@@ -77,7 +77,7 @@ static bool fits_padded(const struct load *l, const struct item *m)
 	const struct tensor *t = &m->t->tensor;
 	const uint64_t width = p->shape[1], rows = t->numel / width;
 
-	if (p->number != GPT2_WTE || l->source->cut || t->numel % width ||
+	if (p->number != GPT2_WTE || l->cut || t->numel % width ||
 	    (t->ndim > 1 && t->shape[1] != width))
 		return false;
 	return rows <= p->whole_shape[0] ||
@@ -94,7 +94,7 @@ static int check_form(const struct load *l, const struct item *m, struct errmsg 
 
 	if (!cast_knows(t->dtype))
 		return errmsg_set(err, -ENOTSUP, "%s: %s is no tensor of real numbers",
-				  l->source->path, want->name);
+				  l->got->path, want->name);
 	if (t->ndim > 1)
 		same = t->ndim == want->ndim && t->shape[0] == want->shape[0] &&
 		       t->shape[1] == want->shape[1];
@@ -111,7 +111,7 @@ static uint64_t find_vocab_rows(const struct load *l, const struct item *m)
 	const uint64_t original = l->metadata.original_vocab;
 
 	if (original)
-		return original < rows || l->source->cut ? original : rows;
+		return original < rows || l->cut ? original : rows;
 	return rows < m->want.shape[0] ? rows : 0;
 }
 
@@ -133,8 +133,7 @@ static uint64_t usable(const struct load *l, const struct item *m)
 static int find_rows(const struct load *l, struct item *m, struct errmsg *err)
 {
 	const unsigned ranks = l->metadata.tensor_ranks;
-	const struct load_source *s = l->source;
-	struct naming n = s->naming;
+	struct naming n = l->metadata.naming;
 
 	if (!m->want.qkv)
 		return 0;
@@ -149,14 +148,14 @@ static int find_rows(const struct load *l, struct item *m, struct errmsg *err)
 	if (n.qkv == NAMING_QKV_UNKNOWN)
 		return errmsg_set(err, -EINVAL,
 				  "%s: does not tell the order of the rows of %s; give --qkv_order",
-				  s->path, m->want.name);
+				  l->got->path, m->want.name);
 	if (n.qkv != NAMING_QKV_THIRDS || ranks <= 1)
 		return 0;
 	if (l->whole.config.n_head % ranks)
 		return errmsg_set(
 			err, -EINVAL,
 			"%s: was saved by %u tensor-parallel ranks, which do not divide %u attention heads",
-			s->path, ranks, l->whole.config.n_head);
+			l->got->path, ranks, l->whole.config.n_head);
 	/* Thirds of each rank, one rank after the other: as by head, of large heads. */
 	m->want.heads = ranks;
 	m->want.head_dim = l->whole.config.n_embd / ranks;
@@ -200,7 +199,7 @@ int load_tensor_find(struct load_tensor *t, uint64_t first, size_t n, float *to,
 			.to = to,
 		};
 
-		rc = t->s->ops->locate(t, &run, err) ?: add_run(t, &run, err);
+		rc = t->l->ops->locate(t, &run, err) ?: add_run(t, &run, err);
 		first += run.n;
 		to += run.n;
 		n -= run.n;
@@ -231,7 +230,7 @@ static int find_fragment(const struct load *l, struct item *m, struct errmsg *er
 	int rc = 0;
 
 	assert(f->first + f->numel <= m->p->numel);
-	if (l->source->cut)
+	if (l->cut)
 		return find_run(m, f->first, f->numel, have, m->to, err);
 	for (i = 0; i < f->numel && !rc; i += n) {
 		n = gpt2_whole_run(m->p, f->first + i, f->numel - i, &at);
@@ -258,17 +257,16 @@ static int find_item(void *ctx, size_t i, struct errmsg *err)
 {
 	struct batch *const b = ctx;
 	struct item *const m = &b->items[i];
-	struct load_source *const s = b->l->source;
-	struct load_tensor *const t = calloc(1, s->ops->tensor_size);
+	struct load *const l = b->l;
+	struct load_tensor *const t = calloc(1, l->ops->tensor_size);
 	int rc;
 
 	if (!t)
 		return errmsg_nomem(err, NULL);
-	t->s = s;
-	t->number = m->p->number;
+	t->l = l;
 	t->name = m->want.name;
-	expect(b->l, &s->naming, m);
-	rc = s->ops->begin(t, m->state, &m->missing);
+	expect(l, &l->metadata.naming, m);
+	rc = l->ops->begin(t, m->state, &m->missing);
 	if (rc) {
 		free(t);
 		if (rc != -ENOENT)
@@ -276,7 +274,7 @@ static int find_item(void *ctx, size_t i, struct errmsg *err)
 		return rc == -ENOENT ? 0 : rc;
 	}
 	m->t = t;
-	return find_content(b->l, m, err);
+	return find_content(l, m, err);
 }
 
 int load_tensor_send(struct load *l, const struct load_tensor *t, struct backend *b,
@@ -347,7 +345,9 @@ static int load_batch(struct batch *b)
 		struct load_tensor *const t = b->items[i].t;
 
 		if (t) {
-			l->source->ops->end(t);
+			if (l->ops->end)
+				l->ops->end(t);
+			source_close(&t->file);
 			free(t->runs);
 		}
 		free(t);
@@ -356,40 +356,38 @@ static int load_batch(struct batch *b)
 	return rc;
 }
 
-int load_known(const struct load_source *s, const char *param, struct errmsg *err)
+int load_known(const struct load *l, const char *param, struct errmsg *err)
 {
-	for (size_t i = 0; i < s->whole->nparams; i++)
-		if (strcmp(s->tensors[i].name, param) == 0)
+	for (size_t i = 0; i < l->whole.nparams; i++)
+		if (strcmp(l->tensors[i].name, param) == 0)
 			return 0;
 	return errmsg_set(
 		err, -EINVAL,
 		"%s: checkpoint of another model: it has %s, which this model, a GPT-2, lacks",
-		s->path, param);
+		l->got->path, param);
 }
 
-int load_lacks(const struct load_source *s, const char *param, const char *state,
-	       struct errmsg *err)
+int load_lacks(const struct load *l, const char *param, const char *state, struct errmsg *err)
 {
 	if (state)
-		return errmsg_set(err, -ENOENT, "%s: has no %s of %s", s->path, state, param);
+		return errmsg_set(err, -ENOENT, "%s: has no %s of %s", l->got->path, state, param);
 	return errmsg_set(
 		err, -ENOENT,
 		"%s: checkpoint of another model: it lacks %s, which this model, a GPT-2, has",
-		s->path, param);
+		l->got->path, param);
 }
 
 /* Before the first tensor, by rank 0. */
 static int check(const struct load *l)
 {
-	const struct load_source *const s = l->source;
-	const int rc = s->ops->check(s, l->err);
+	const int rc = l->ops->check(l, l->err);
 
 	if (rc || l->o->no_optimizer || l->got->has_updates || l->o->ignore_missing)
 		return rc;
 	return errmsg_set(
 		l->err, -ENOENT,
 		"%s: the optimizer's step is missing; --ignore_missing_optim starts with fresh optimizer state",
-		l->source->path);
+		l->got->path);
 }
 
 static int add_item(struct batch *b, size_t i, const char *state, float *part)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A universal checkpoint as a source: zero/<parameter>/<state>.pt is a dict with the tensor under
+ * Tensors are files of a universal checkpoint: zero/<parameter>/<state>.pt is a dict with the tensor under
  * `param` (ZeRO-1 and 2), or the flat tensor itself (ZeRO-3).  If the file is in a ucfs mount,
  * its bytes are read from the shards that the mount reports (ckpt/vfile/ucfs_ioctl.h); the end of
  * the file is not read, since the mount would have to read the whole tensor for its CRC.
@@ -24,15 +24,6 @@
 #include "ckpt/format/value.h"
 #include "ckpt/io/io.h"
 #include "gpu/load/load_impl.h"
-#include "gpu/load/load_mount.h"
-
-struct universal_source {
-	struct load_source s;
-	struct mount_shards shards;
-	/* Made from Hugging Face weights: also non-parameters have states. */
-	bool weights;
-	size_t skip; /* length of the name prefix that the tree omits */
-};
 
 struct universal_tensor {
 	struct load_tensor t;
@@ -43,13 +34,13 @@ struct universal_tensor {
 /* The prefix that a GPT-2 without a head lacks. */
 #define PREFIX "transformer."
 
-static int set_path(const struct universal_source *u, const char *param, const char *state,
+static int set_path(const struct load *l, const char *param, const char *state,
 		    char path[PATH_MAX], struct errmsg *err)
 {
 	char name[2 * NAME_MAX];
 
 	snprintf(name, sizeof(name), "zero/%s/%s.pt", param, state);
-	return load_path(path, u->s.path, name, err);
+	return load_path(path, l->got->path, name, err);
 }
 
 /* The parts that a file's slices were sorted into: a number, or a SubparamShape, whose dimension
@@ -102,22 +93,17 @@ static bool begin_head(struct universal_tensor *u)
 	return found;
 }
 
-static void load_universal_end(struct load_tensor *t)
-{
-	source_close(&t->file);
-}
-
 static int load_universal_begin(struct load_tensor *t, const char *state, struct errmsg *err)
 {
 	struct universal_tensor *u = (struct universal_tensor *)t;
-	struct universal_source *s = (struct universal_source *)t->s;
+	struct load *const l = t->l;
 	struct ptfile pt;
-	int rc = set_path(s, t->name + s->skip, state ? state : "fp32", u->path, err)
-			 ?: io_open(t->s->u, u->path, NULL, &t->file, err);
+	int rc = set_path(l, t->name + l->skip, state ? state : "fp32", u->path, err)
+			 ?: io_open(l->o->u, u->path, NULL, &t->file, err);
 
 	if (rc)
 		return rc;
-	u->extents.shards = &s->shards;
+	u->extents.shards = &l->shards;
 	u->extents.file = &t->file;
 	if (begin_head(u))
 		return 0;
@@ -145,15 +131,15 @@ static bool is_mask(const char *name)
 }
 
 /* Read the file of a parameter's masters. */
-static int read_param(const struct universal_source *u, const char *name, struct bytebuf *out,
+static int read_param(const struct load *l, const char *name, struct bytebuf *out,
 		      struct errmsg *err)
 {
 	char path[PATH_MAX];
 	struct source src;
-	int rc = set_path(u, name, "fp32", path, err);
+	int rc = set_path(l, name, "fp32", path, err);
 
 	if (!rc)
-		rc = io_open(u->s.u, path, NULL, &src, err);
+		rc = io_open(l->o->u, path, NULL, &src, err);
 	if (rc)
 		return rc;
 	bytebuf_reserve(out, (size_t)src.size);
@@ -165,18 +151,18 @@ static int read_param(const struct universal_source *u, const char *name, struct
 }
 
 /* This model's head is its embedding: a separate head would be lost. */
-static int check_head(const struct universal_source *u, struct errmsg *err)
+static int check_head(const struct load *l, struct errmsg *err)
 {
 	struct bytebuf head = { 0 }, embedding = { 0 };
 	int rc;
 
-	rc = read_param(u, "lm_head.weight", &head, err);
+	rc = read_param(l, "lm_head.weight", &head, err);
 	if (!rc)
-		rc = read_param(u, &(PREFIX "wte.weight")[u->skip], &embedding, err);
+		rc = read_param(l, &(PREFIX "wte.weight")[l->skip], &embedding, err);
 	if (!rc && (head.len != embedding.len || memcmp(head.data, embedding.data, head.len) != 0))
 		rc = errmsg_set(err, -EINVAL,
 				"%s: checkpoint of another model: its lm_head.weight differs from its wte.weight",
-				u->s.path);
+				l->got->path);
 	bytebuf_done(&head);
 	bytebuf_done(&embedding);
 	return rc;
@@ -184,7 +170,7 @@ static int check_head(const struct universal_source *u, struct errmsg *err)
 
 /* The entries of zero/. */
 struct names {
-	const struct universal_source *u;
+	const struct load *l;
 	struct dirlist dir;
 };
 
@@ -193,63 +179,54 @@ struct names {
 static int check_entry(void *ctx, size_t i, struct errmsg *err)
 {
 	const struct names *names = ctx;
-	const struct universal_source *u = names->u;
+	const struct load *l = names->l;
 	const char *name = names->dir.v[i].name;
 	char full[NAME_MAX + sizeof(PREFIX)], path[PATH_MAX];
 	struct attrs a;
 	int rc;
 
-	if (name[0] == '.' || !names_is_param(name) || (u->weights && is_mask(name)))
+	if (name[0] == '.' || !names_is_param(name) || (l->weights && is_mask(name)))
 		return 0;
-	if (u->weights && strcmp(name, "lm_head.weight") == 0)
-		return check_head(u, err);
-	snprintf(full, sizeof(full), "%s%s", u->skip ? PREFIX : "", name);
-	rc = set_path(u, name, "exp_avg", path, err);
-	return rc || io_stat(u->s.u, path, 0, &a, NULL, NULL) ? rc : load_known(&u->s, full, err);
+	if (l->weights && strcmp(name, "lm_head.weight") == 0)
+		return check_head(l, err);
+	snprintf(full, sizeof(full), "%s%s", l->skip ? PREFIX : "", name);
+	rc = set_path(l, name, "exp_avg", path, err);
+	return rc || io_stat(l->o->u, path, 0, &a, NULL, NULL) ? rc : load_known(l, full, err);
 }
 
-static int load_universal_check(const struct load_source *s, struct errmsg *err)
+static int load_universal_check(const struct load *l, struct errmsg *err)
 {
-	struct names names = { .u = (struct universal_source *)s };
+	struct names names = { .l = l };
 	char path[PATH_MAX];
-	int rc = load_path(path, s->path, "zero", err);
+	int rc = load_path(path, l->got->path, "zero", err);
 
 	if (!rc)
-		rc = io_list(s->u, path, 0, &names.dir, err);
+		rc = io_list(l->o->u, path, 0, &names.dir, err);
 	if (rc)
 		return rc;
-	for (size_t i = 0; i < s->whole->nparams && !rc; i++)
-		if (!dirlist_find(&names.dir, s->tensors[i].name + names.u->skip))
-			rc = load_lacks(s, s->tensors[i].name, NULL, err);
+	for (size_t i = 0; i < l->whole.nparams && !rc; i++)
+		if (!dirlist_find(&names.dir, l->tensors[i].name + names.l->skip))
+			rc = load_lacks(l, l->tensors[i].name, NULL, err);
 	if (!rc)
 		rc = parallel_far(names.dir.n, 1, check_entry, &names, err);
 	dirlist_done(&names.dir);
 	return rc;
 }
 
-static void load_universal_close_source(struct load_source *s)
+void load_look_at_tree(struct load *l)
 {
-	mount_shards_done(&((struct universal_source *)s)->shards);
-}
+	struct uckpt *const u = l->o->u;
+	const char *const path = l->got->path;
 
-static void load_universal_open_source(struct load_source *s)
-{
-	struct universal_source *u = (struct universal_source *)s;
-
-	pthread_mutex_init(&u->shards.lock, NULL);
-	u->weights = load_mode(s->u, s->path, "source.txt") != 0;
-	if (!load_mode(s->u, s->path, "zero/" PREFIX "wte.weight") &&
-	    load_mode(s->u, s->path, "zero/wte.weight"))
-		u->skip = strlen(PREFIX);
+	l->weights = load_mode(u, path, "source.txt") != 0;
+	if (!load_mode(u, path, "zero/" PREFIX "wte.weight") &&
+	    load_mode(u, path, "zero/wte.weight"))
+		l->skip = strlen(PREFIX);
 }
 
 const struct load_ops load_universal_ops = {
-	.size = sizeof(struct universal_source),
 	.tensor_size = sizeof(struct universal_tensor),
-	.open = load_universal_open_source,
 	.begin = load_universal_begin,
 	.locate = load_universal_locate,
-	.end = load_universal_end,
 	.check = load_universal_check,
-	.close = load_universal_close_source,
 };
