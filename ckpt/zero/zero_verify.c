@@ -93,7 +93,7 @@ int zero_check_facts(const struct checkpoint *c, const char *path, const struct 
  * writes layer_<layer>-model_<slice>-model_states.pt, without the slice if the topology
  * has no axis for it (runtime/pipe/module.py).
  */
-static void find_layers(const struct zero_checkpoint *r, const struct errmsg_sink *found)
+void zero_find_layers(const struct zero_checkpoint *r, const struct errmsg_sink *found)
 {
 	const struct model *m = &r->model;
 	struct ckname id = { .kind = TAG_FILE_LAYER };
@@ -248,7 +248,7 @@ void zero_find_problems(struct checkpoint *c, bool all, const struct errmsg_sink
 	for (unsigned mp = 1; mp < r->dir.mp_degree; mp++)
 		if (check_profile(r, mp, &err))
 			errmsg_put(found, "%s", err.text);
-	find_layers(r, found);
+	zero_find_layers(r, found);
 }
 
 /*

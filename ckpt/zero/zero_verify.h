@@ -8,6 +8,7 @@ struct checkpoint;
 struct errmsg;
 struct errmsg_sink;
 struct value;
+struct zero_checkpoint;
 
 /* Which of a checkpoint's files are missing, damaged or of another save than the
  * others, without reading tensors. */
@@ -18,6 +19,9 @@ struct value;
  * another step than the others.
  */
 int zero_verify(struct checkpoint *c, struct errmsg *err);
+
+/* Report each missing file of a layer; without opening another one. */
+void zero_find_layers(const struct zero_checkpoint *r, const struct errmsg_sink *found);
 
 /* checkpoint_ops.problems: also each missing file of a layer.  checkpoint_ops.check_facts:
  * DeepSpeed's version, the step and the experts. */

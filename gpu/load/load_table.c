@@ -18,6 +18,7 @@
 #include "ckpt/vfile/gather.h"
 #include "ckpt/vfile/vfile.h"
 #include "ckpt/zero/checkpoint.h"
+#include "ckpt/zero/zero_verify.h"
 #include "gpu/load/load_impl.h"
 #include "gpu/zero/zero.h"
 
@@ -131,40 +132,27 @@ static int load_table_locate(struct load_tensor *t, struct load_run *run, struct
 	return 0;
 }
 
-/*
- * Megatron's pipeline has a file for each layer and tensor-parallel rank.  What is read here does
- * not lie in them, but where one is missing, others may be, too.
- */
-static int check_layers(const struct load *l, struct errmsg *err)
+static void keep_first(void *ctx, const char *text)
 {
-	const struct zero_checkpoint *r = zero_of(l->table);
+	struct errmsg *first = ctx;
 
-	if (l->metadata.naming.family != NAMING_MEGATRON || !r)
-		return 0;
-	for (size_t i = 0; i < l->whole.nparams; i++) {
-		const struct naming_tensor *t = &l->tensors[i];
-
-		if (!checkpoint_find(l->table, t->name))
-			continue; /* of another model */
-		for (unsigned slice = 0; slice < l->table->tp; slice++)
-			if (!tagdir_find(&r->dir,
-					 &(struct ckname){ .kind = TAG_FILE_LAYER,
-							   .mp = slice,
-							   .layer = t->layer },
-					 NULL))
-				return errmsg_set(
-					err, -ENOENT,
-					"%s: layer_%02u-model_%02u-model_states.pt is missing",
-					r->dir.path, t->layer, slice);
-	}
-	return 0;
+	if (!*first->text)
+		errmsg_set(first, 0, "%s", text);
 }
 
 static int load_table_check(const struct load *l, struct errmsg *err)
 {
 	const struct checkpoint *c = l->table;
-	int rc = check_layers(l, err);
+	const struct zero_checkpoint *r = zero_of(l->table);
+	struct errmsg first = { "" };
+	int rc = 0;
 
+	/* What is read here does not lie in layers' files, but where one is missing, others may
+	 * be, too. */
+	if (r)
+		zero_find_layers(r, &(struct errmsg_sink){ keep_first, &first });
+	if (*first.text)
+		return errmsg_set(err, -ENOENT, "%s", first.text);
 	for (size_t i = 0; i < c->nparams && !rc; i++)
 		if (c->params[i].first)
 			rc = load_known(l, c->params[i].name, err);

@@ -80,8 +80,8 @@ done <<'END'
 tp2_pp2_z1_fp32|mp_rank_00_model_states.pt|model-states file of .* model-parallel rank 0 is missing
 tp2_pp2_z1_fp32|mp_rank_03_model_states.pt|model-states file of .* model-parallel rank 3 is missing
 tp2_pp2_z1_fp32|zero_pp_rank_0_mp_rank_02_optim_states.pt|optimizer shard of .* model-parallel rank 2 is missing
-tp2_pp2_z1_fp32|layer_02-model_00-model_states.pt|layer_02-model_00-model_states.pt is missing
-tp2_pp2_z1_fp32|layer_04-model_01-model_states.pt|layer_04-model_01-model_states.pt is missing
+tp2_pp2_z1_fp32|layer_02-model_00-model_states.pt|the file of layer 2, tensor-parallel rank 0, is missing
+tp2_pp2_z1_fp32|layer_04-model_01-model_states.pt|the file of layer 4, tensor-parallel rank 1, is missing
 tp2_pp2_z0_fp32|mp_rank_03_model_states.pt|of 4 model-parallel ranks, and the model states of 3 are there
 tp2_pp2_z0_fp32|layer_02-model_01-model_states.pt|layer_02-model_01-model_states.pt: missing
 z3_bf16_dp4|zero_pp_rank_2_mp_rank_00_model_states.pt|model-states file of data-parallel rank 2
