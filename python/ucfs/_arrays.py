@@ -354,11 +354,14 @@ class Checkpoint(Mapping[str, Tag]):
     @property
     def latest(self) -> str:
         """The tag that the run's `latest` names, or the newest if there is no `latest`."""
-        try:
-            with self._source.open("latest_universal") as f:
-                return f.read().decode().strip()[:-len("_universal")]
-        except FileNotFoundError:
-            return self.tags[-1]
+        for pointer, view in ("latest_universal", "_universal"), ("latest", ""):
+            try:
+                with self._source.open(pointer) as f:
+                    text = f.read().decode().strip()
+                return text[:len(text) - len(view)]
+            except FileNotFoundError:
+                pass
+        return self[-1].name
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.tags)
@@ -370,6 +373,8 @@ class Checkpoint(Mapping[str, Tag]):
         """The tag of this name, or by number: `ckpt[-1]` has the highest step."""
         tags = self.tags
         if isinstance(tag, int):
+            if not tags:
+                raise error(errno.ENOENT, f"{', '.join(self._source.paths)}: there is no tag")
             return Tag(self, tags[tag])
         if tag not in tags:
             raise _Missing(tag, tags)
@@ -396,11 +401,12 @@ class Checkpoint(Mapping[str, Tag]):
 
 def _find_tags(source: Source, directory: str, depth: int) -> List[str]:
     """Return the paths of the tags in a directory, or, if it has none, in those below:
-    trainers save checkpoint-4/global_step4."""
+    trainers save checkpoint-4/global_step4. Views that a tag cannot have are not listed."""
     entries = source.list(directory)
-    views = [n for n in entries if n.endswith("_hf") and n[:-3] + "_universal" in entries]
-    if views or not depth:
-        return [f"{directory}{n[:-3]}" for n in views]
+    tags = [n for n, file in entries.items() if not file and
+            (n + "_universal" in entries or {n + "_hf", n + "_fp32"} <= entries.keys())]
+    if tags or not depth:
+        return [directory + n for n in tags]
     return [tag for n, file in entries.items() if not file
             for tag in _find_tags(source, f"{directory}{n}/", depth - 1)]
 

@@ -30,6 +30,9 @@ class Opening(unittest.TestCase):
                 (good.run("z1_fp32_dp2") + "/global_step4", ["global_step4"]),
                 (good.run("hf_trainer"), ["checkpoint-4/global_step4"]),
                 ([good.run("z1_fp32_dp2")], ["global_step4"]),
+                # Weights without a universal tree, and such a tree without weights.
+                (good.run("moe_layers_dp4_z0"), ["global_step3"]),
+                (good.run("moe_tp2_ep2_dp2_z1"), ["global_step3"]),
         ]:
             with self.subTest(source), ucfs.open(source) as ckpt:
                 self.assertEqual(ckpt.tags, tags)
@@ -43,6 +46,19 @@ class Opening(unittest.TestCase):
                 with self.assertRaises(IndexError):
                     ckpt[len(tags)]
         self.assertIn("closed", repr(ckpt))
+
+    def test_a_view_that_a_tag_cannot_have_says_why(self):
+        with ucfs.open(good.run("moe_layers_dp4_z0")) as ckpt:
+            self.assertRaisesRegex(ucfs.Error, "its groups of experts", lambda: ckpt[-1].parameters)
+            self.assertTrue(ckpt[-1].state_dict())
+
+    def test_a_directory_without_tags_has_no_latest(self):
+        with tempfile.TemporaryDirectory() as d:
+            shutil.copytree(good.run("z1_fp32_dp2"), d + "/run")
+            with ucfs.open(d + "/run") as ckpt:
+                shutil.rmtree(d + "/run/global_step4")
+                os.unlink(d + "/run/latest")
+                self.assertRaisesRegex(FileNotFoundError, "no tag", lambda: ckpt.latest)
 
     def test_links_that_lead_nowhere_are_listed(self):
         links = {"absolute": "/etc/hostname", "itself": "itself", "nothing": "no/thing",
