@@ -38,10 +38,13 @@ def same(a, b, what):
 
 
 def run_of(case):
-    """The run that has the case's tag."""
+    """The run that has the case's tag, the tag, and the options that it needs."""
     with open(f"{GOOD}/{case}.digests", encoding="utf-8") as f:
-        tag = next(line.split()[1] for line in f if line.startswith("tag "))
-    return os.path.dirname(f"{GOOD}/{case}/{tag}"), os.path.basename(tag)
+        facts = {line.split()[0]: line.split()[1] for line in f
+                 if line.startswith(("tag ", "rules "))}
+    path = f"{GOOD}/{case}/{facts['tag']}"
+    options = {"rules": f"{GOOD}/{facts['rules']}"} if "rules" in facts else {}
+    return os.path.dirname(path), os.path.basename(path), options
 
 
 def compare_weights(tag, mounted, dtype):
@@ -105,12 +108,13 @@ def compare_with_deepspeed(run, tag, weights):
 def check_cases(cases):
     converted = 0
     for case in cases:
-        run, name = run_of(case)
-        with ucfs.open(run) as ckpt, ucfs.mount(run, stage="any") as any_stage:
+        run, name, options = run_of(case)
+        with ucfs.open(run, **options) as ckpt, \
+                ucfs.mount(run, stage="any", **options) as any_stage:
             tag = ckpt[name]
             compare_parameters(tag, f"{any_stage}/{name}")
             for dtype in "fp32", "bf16", "fp16":
-                with ucfs.mount(run, hf_dtype=dtype) as path:
+                with ucfs.mount(run, hf_dtype=dtype, **options) as path:
                     weights = compare_weights(tag, f"{path}/{name}", dtype)
                 if dtype == "fp32" and deepspeed_converts(case):
                     converted += compare_with_deepspeed(run, name, weights)
@@ -163,6 +167,6 @@ def check_fsspec(run, name):
 
 
 logging.getLogger("ucfs").setLevel(logging.ERROR)
-check_fsspec(*run_of("z1_tied_frozen_buffers_dp2"))
+check_fsspec(*run_of("z1_tied_frozen_buffers_dp2")[:2])
 check_model()
 check_cases(sys.argv[3:])

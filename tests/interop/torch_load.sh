@@ -44,6 +44,7 @@ if [ $# -eq 0 ]; then
 fi
 for name; do
 	mkdir "$mounts/$name" || exit 1
-	ucfs "$good/$name" "$mounts/$name" || exit 1
+	rules=$(sed -n 's/^rules //p' "$good/$name.digests")
+	ucfs ${rules:+-o "rules=$good/$rules"} "$good/$name" "$mounts/$name" || exit 1
 done
 "$python" "$here/torch_load.py" "$good" "$mounts"

@@ -18,10 +18,10 @@ curves=$good/curves
 # What can be served, in one file and in several.
 for options in hf_shard_size=5GB hf_shard_size=0.5KB; do
 	for name in $(cd "$good" && printf '%s\n' *.weights | sed 's/\.weights$//'); do
-		grep -q '^refuse' "$good/$name.digests" && continue
+		grep -qE '^(refuse|rules)' "$good/$name.digests" && continue
 		tag=$(sed -n 's/^tag //p' "$good/$name.digests")
 		mkdir -p "$scratch/runs/$name"
-		ln -sfn "$(readlink -f "$good/$name/$(dirname "$tag")/global_step4")" "$scratch/runs/$name/global_step4"
+		ln -sfn "$(readlink -f "$good/$name/$tag")" "$scratch/runs/$name/global_step4"
 	done
 	ucfs "$scratch/runs" "$mnt" -o "$options" || exit 1
 	"$UCFS_PYTHON" "$here/weights.py" files "$mnt"/*/global_step4 ||
