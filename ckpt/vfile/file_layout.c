@@ -34,7 +34,8 @@ struct extent_map *layout_add_storage(struct file_layout *d, struct tensor *t)
 	if (!s || !arena_reserve(&d->a, &d->fresh, d->nfresh, &d->cap, d->nfresh + 1,
 				 sizeof(struct layout_storage *)))
 		return &d->lost;
-	snprintf(s->key, sizeof(s->key), "new%zu", d->nfresh);
+	s->number = d->nfresh;
+	snprintf(s->key, sizeof(s->key), "new%zu", s->number);
 	s->len = t->storage_numel * dtype_size(t->dtype);
 	s->after = d->head.len;
 	t->storage_key = s->key;
@@ -83,21 +84,21 @@ static int map_old(struct file_layout *d, const struct value *pid, uint64_t *len
 	return rc;
 }
 
-/* Map a storage of the object: a new one, or one of the old file.  That may have the
+/* Map storage `at` of the object: a new one, or one of the old file.  That may have the
  * key of a new one, and then the pickle takes them for one. */
-static int map_storage(struct file_layout *d, const struct value *pid, uint64_t *len,
-		       struct extent_map *map)
+static int map_storage(struct file_layout *d, const struct value *pid, uint64_t *len, size_t at)
 {
 	const char *key = pid->pid->seq.v[2]->str.p;
 	size_t i;
 
 	if (sscanf(key, "new%zu", &i) != 1 || i >= d->nfresh)
-		return map_old(d, pid, len, map);
+		return map_old(d, pid, len, &d->storages[at]);
 	if (d->fresh[i]->key != key)
 		return errmsg_set(d->err, -EBADMSG, "%s: a storage is called %s", d->old.src.name,
 				  key);
 	*len = d->fresh[i]->len;
-	*map = take_map(d, d->fresh[i]);
+	d->placed[at] = d->fresh[i];
+	d->storages[at] = take_map(d, d->fresh[i]);
 	return 0;
 }
 
@@ -114,13 +115,14 @@ static int save(struct file_layout *d, const struct value *root, const char *ste
 			   d->old.root ? ": " : "", why.text);
 	if (!rc) {
 		d->storages = calloc(s.n + 1, sizeof(*d->storages));
+		d->placed = arena_alloc(&d->a, (s.n + 1) * sizeof(struct layout_storage *));
 		d->nstorages = s.n;
 		len = calloc(s.n + 1, sizeof(*len));
-		if (!d->storages || !len)
+		if (!d->storages || !d->placed || !len)
 			rc = errmsg_nomem(d->err, stem);
 	}
 	for (size_t i = 0; !rc && i < s.n; i++)
-		rc = map_storage(d, s.pid[i], &len[i], &d->storages[i]);
+		rc = map_storage(d, s.pid[i], &len[i], i);
 	if (!rc)
 		rc = ptwrite_init(&d->w, stem, &pickle, len, s.n, d->err);
 	d->size = d->w.size;

@@ -19,6 +19,7 @@ struct value;
 
 /* A storage that no file has. */
 struct layout_storage {
+	size_t number; /* among the new ones */
 	char key[24];
 	uint64_t len;
 	size_t after; /* bytes of `head` before it */
@@ -52,6 +53,7 @@ struct file_layout {
 	struct bytebuf head;
 	size_t *after; /* of each storage; see struct layout_storage */
 	struct extent_map *storages;
+	struct layout_storage **placed; /* of each storage; NULL: it is the old file's */
 	size_t nstorages;
 	struct gathers gathers; /* referred to by extents */
 	uint64_t size;          /* of the whole file */

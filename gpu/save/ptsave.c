@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Files of torch.save, written by the same writer as the mount's files.  The layout is computed
- * before the first byte; storages are fetched, checksummed and written piece by piece, so that no
- * file is ever in memory as a whole.
- */
+/* Storages are fetched, checksummed and written piece by piece, so that no file is ever in memory
+ * as a whole. */
 #include "gpu/save/ptsave.h"
 
 #include <assert.h>
@@ -19,19 +16,20 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/output.h"
 #include "ckpt/format/cast.h"
-#include "ckpt/format/pickle.h"
 #include "ckpt/format/ptwrite.h"
 #include "gpu/backend/backend.h"
 
 #define PIECE_ELEMENTS ((size_t)1 << 18)
-#define KEY_MAX 24
 #define ALIGN ((size_t)64)
 
 size_t ptsave_storage(struct ptsave *s, struct ptsave_storage storage)
 {
-	if (!arena_reserve(&s->arena, &s->storages, s->nstorages, &s->cap, s->nstorages + 1,
+	struct tensor t = { .dtype = storage.dtype, .storage_numel = storage.numel };
+
+	if (!arena_reserve(&s->layout.a, &s->storages, s->nstorages, &s->cap, s->nstorages + 1,
 			   sizeof(*s->storages)))
 		return 0;
+	layout_add_storage(&s->layout, &t);
 	s->storages[s->nstorages] = storage;
 	return s->nstorages++;
 }
@@ -39,18 +37,16 @@ size_t ptsave_storage(struct ptsave *s, struct ptsave_storage storage)
 struct value *ptsave_view(struct ptsave *s, size_t storage, uint64_t offset, const uint64_t *shape,
 			  unsigned ndim, bool requires_grad)
 {
-	char key[KEY_MAX];
 	struct tensor t;
 
-	if (s->arena.failed)
+	if (s->layout.a.failed)
 		return NULL;
-	assert(storage < s->nstorages);
+	assert(storage < s->nstorages && s->nstorages == s->layout.nfresh);
 	tensor_init(&t, s->storages[storage].dtype, shape, ndim, requires_grad);
-	snprintf(key, sizeof(key), "%zu", storage);
-	t.storage_key = arena_strdup(&s->arena, key);
+	t.storage_key = s->layout.fresh[storage]->key;
 	t.storage_offset = offset;
 	t.storage_numel = s->storages[storage].numel;
-	return t.storage_key ? tensor_to_value(&s->arena, &t) : NULL;
+	return tensor_to_value(&s->layout.a, &t);
 }
 
 struct value *ptsave_tensor(struct ptsave *s, struct ptsave_storage storage, const uint64_t *shape,
@@ -106,9 +102,8 @@ void *ptsave_detach(struct ptsave *s, void *to)
 struct file {
 	const char *path;
 	int fd;
-	struct ptwrite layout;
-	const struct ptsave_storage **storages; /* in file order */
-	uint32_t *crc;
+	const struct ptsave *s;
+	uint32_t *crc; /* of each storage, in file order */
 	uint8_t *piece, *wide; /* of PIECE_ELEMENTS each */
 	struct errmsg *err;
 };
@@ -141,7 +136,7 @@ static const void *fetch(const struct file *f, const struct ptsave_storage *s, u
 
 static int put_storage(const struct file *f, size_t i)
 {
-	const struct ptsave_storage *s = f->storages[i];
+	const struct ptsave_storage *s = &f->s->storages[f->s->layout.placed[i]->number];
 	const size_t size = dtype_size(s->dtype);
 	int rc = 0;
 
@@ -159,7 +154,8 @@ static int put_storage(const struct file *f, size_t i)
 static int put_literal(const struct file *f, size_t i)
 {
 	struct bytebuf b = { 0 };
-	int rc = ptwrite_literal(&f->layout, i, f->crc, &b, f->err) ?: ptsave_put(f, b.data, b.len);
+	int rc = ptwrite_literal(&f->s->layout.w, i, f->crc, &b, f->err)
+			 ?: ptsave_put(f, b.data, b.len);
 
 	bytebuf_done(&b);
 	return rc;
@@ -169,9 +165,8 @@ static int put_all(const struct file *f)
 {
 	int rc = put_literal(f, 0);
 
-	for (size_t i = 0; i < f->layout.n && !rc; i++) {
+	for (size_t i = 0; i < f->s->layout.nstorages && !rc; i++)
 		rc = put_storage(f, i) ?: put_literal(f, i + 1);
-	}
 	if (!rc && fsync(f->fd) < 0)
 		rc = errmsg_errno(f->err, f->path, "cannot write");
 	return rc;
@@ -202,47 +197,20 @@ static char *stem(struct arena *a, const char *path)
 	return arena_strndup(a, name, dot ? (size_t)(dot - name) : strlen(name));
 }
 
-/* Lay out the file, with its storages in the order in which the pickle first refers to them. What
- * writing it takes is in `a`. */
-static int ptsave_lay_out(struct file *f, const struct ptsave *s, const struct value *root,
-			  struct arena *a)
+int ptsave_write(struct ptsave *s, const struct value *root, const char *path, struct errmsg *err)
 {
-	struct pickle_storages met = { 0 };
-	struct bytebuf pickle = { 0 };
-	int rc = pickle_dump(root, &pickle, &met, f->err);
-	const char *const prefix = stem(a, f->path);
-	uint64_t *const len = arena_alloc(a, met.n * sizeof(*len));
-
-	f->storages = arena_alloc(a, met.n * sizeof(*f->storages));
-	f->crc = arena_alloc(a, met.n * sizeof(*f->crc));
-	f->piece = arena_alloc(a, PIECE_ELEMENTS * sizeof(double));
-	f->wide = arena_alloc(a, PIECE_ELEMENTS * sizeof(float));
-	if (!rc && a->failed)
-		rc = errmsg_nomem(f->err, f->path);
-	for (size_t i = 0; i < met.n && !rc; i++) {
-		const char *key = met.pid[i]->pid->seq.v[2]->str.p;
-
-		f->storages[i] = &s->storages[strtoul(key, NULL, 10)];
-		len[i] = f->storages[i]->numel * dtype_size(f->storages[i]->dtype);
-	}
-	if (!rc)
-		rc = ptwrite_init(&f->layout, prefix, &pickle, len, met.n, f->err);
-	bytebuf_done(&pickle);
-	pickle_storages_done(&met);
-	return rc;
-}
-
-int ptsave_write(const struct ptsave *s, const struct value *root, const char *path,
-		 struct errmsg *err)
-{
-	struct file f = { .path = path, .err = err };
-	struct arena a = { 0 };
+	struct file f = { .path = path, .s = s, .err = err };
+	struct arena a = { 0 }; /* of what writing takes */
+	const char *prefix = stem(&a, path);
 	int rc;
 
-	if (s->arena.failed)
-		return errmsg_nomem(err, path);
-	rc = ptsave_lay_out(&f, s, root, &a) ?: ptsave_create(&f);
-	ptwrite_done(&f.layout);
+	f.crc = arena_alloc(&a, (s->nstorages + 1) * sizeof(*f.crc));
+	f.piece = arena_alloc(&a, PIECE_ELEMENTS * sizeof(double));
+	f.wide = arena_alloc(&a, PIECE_ELEMENTS * sizeof(float));
+	s->layout.err = err;
+	rc = a.failed || s->layout.a.failed ? errmsg_nomem(err, path)
+					    : layout_finish(&s->layout, root, prefix);
+	rc = rc ?: ptsave_create(&f);
 	arena_done(&a);
 	return rc;
 }

@@ -6,9 +6,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "ckpt/base/arena.h"
 #include "ckpt/format/tensor.h"
 #include "ckpt/format/value.h"
+#include "ckpt/vfile/file_layout.h"
 
 struct backend;
 struct errmsg;
@@ -24,22 +24,22 @@ struct ptsave_storage {
 };
 
 /*
- * A file of torch.save being built: Python objects, and tensor storages in host or device
- * memory.  Zero-initialised it is empty.
+ * A file of torch.save being built, laid out as the mount's are: Python objects, and tensor
+ * storages in host or device memory.  Zero-initialised it is empty.
  *
- * Values and strings that are copied live in the arena, as long as the file; other strings are
- * borrowed.  An allocation failure is noted there and reported by ptsave_write: functions that
- * make a value return NULL then, and take NULL.
+ * Values and strings that are copied live in the layout's arena; other strings are borrowed.  An
+ * allocation failure is noted there and reported by ptsave_write: functions that make a value
+ * return NULL then, and take NULL.
  */
 struct ptsave {
-	struct arena arena;
-	struct ptsave_storage *storages;
+	struct file_layout layout;
+	struct ptsave_storage *storages; /* of the layout's new ones */
 	size_t nstorages, cap;
 };
 
 static inline void ptsave_done(struct ptsave *s)
 {
-	arena_done(&s->arena);
+	layout_done(&s->layout);
 }
 
 /* Add a storage.  Returns its number. */
@@ -66,7 +66,6 @@ void *ptsave_detach(struct ptsave *s, void *to);
  * Write the file and sync it.  It must not exist yet.  Like torch, it names its records after the
  * file without extension.  After an error there is no file.
  */
-int ptsave_write(const struct ptsave *s, const struct value *root, const char *path,
-		 struct errmsg *err);
+int ptsave_write(struct ptsave *s, const struct value *root, const char *path, struct errmsg *err);
 
 #endif

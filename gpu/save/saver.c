@@ -104,7 +104,7 @@ static int build_files(struct saver *s, struct errmsg *err)
 					   .form = &s->form,
 					   .o = &s->o,
 					   .pt = &f->pt,
-					   .a = &f->pt.arena };
+					   .a = &f->pt.layout.a };
 
 		if (i == 0)
 			save_model(&save, f);
