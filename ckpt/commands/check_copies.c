@@ -173,7 +173,7 @@ static struct vfile *open_side(struct comparison *x, const struct param *p, cons
 	struct vfile *f = NULL;
 
 	if (!(x->pair->holder ? checkpoint_extents(r, p, state, &map, &gathers, err)
-			      : checkpoint_slice(r, s, state, &map, err)))
+			      : checkpoint_slice(r, s, state, &map, NULL, err)))
 		f = vfile_new_tensors(x->c->report.c->shards, &head, &map, &head.len, 1, &gathers,
 				      err);
 	extent_done(&map);

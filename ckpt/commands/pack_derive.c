@@ -117,7 +117,7 @@ static int try_slice(struct deriving *d, const struct weight *w, const struct sl
 
 	if (skip > s->numel || w->numel > s->numel - skip)
 		return 0;
-	if (checkpoint_slice(d->c, s, &master, &map, NULL))
+	if (checkpoint_slice(d->c, s, &master, &map, NULL, NULL))
 		map.n = 0;
 	for (size_t i = 0; found >= 0 && i < map.n; i++)
 		if (find_region(d, w, &map, i, skip * sizeof(float), &r) && is_master(d, w, &r))

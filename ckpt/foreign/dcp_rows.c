@@ -35,14 +35,7 @@ static int describe_state(struct dcp_checkpoint *x, const struct dcp_state *s,
 		out->dtype = s->entry->dtype;
 		return dcp_storage_element(&x->storage, s->entry, out->bytes, err);
 	}
-	if (s->number->kind == VALUE_INT)
-		*out = (struct param_state){
-			.name = s->name, .kind = STATE_INT, .dtype = DTYPE_I64, .i = s->number->i
-		};
-	else
-		*out = (struct param_state){
-			.name = s->name, .kind = STATE_FLOAT, .dtype = DTYPE_F64, .f = s->number->f
-		};
+	param_state_set_number(out, s->number);
 	return 0;
 }
 

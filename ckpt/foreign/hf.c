@@ -123,7 +123,7 @@ static int hf_extents(struct checkpoint *c, const struct param *p, const struct 
 {
 	const uint64_t numel = state->kind == STATE_FLAT ? p->numel : 1;
 
-	if (strcmp(state->name, "fp32") == 0)
+	if (param_state_is_master(state))
 		return checkpoint_module(c, p, DTYPE_F32, out, gathers, err);
 	return extent_add(out, EXTENT_ZERO, numel * sizeof(float), 0, 0, DTYPE_U8)
 		       ? 0

@@ -14,6 +14,7 @@
 #include "ckpt/table/tagdir.h"
 #include "ckpt/table/tags.h"
 #include "ckpt/format/cast.h"
+#include "ckpt/format/value.h"
 #include "ckpt/io/io.h"
 #include "ckpt/io/roots.h"
 #include "ckpt/io/shards.h"
@@ -31,6 +32,20 @@ struct shards *checkpoint_shards(struct uckpt *u, const struct tag_file *files, 
 			return NULL;
 		}
 	return c;
+}
+
+bool param_state_set_number(struct param_state *st, const struct value *v)
+{
+	if (v->kind == VALUE_INT) {
+		st->kind = STATE_INT;
+		st->dtype = DTYPE_I64;
+		st->i = v->i;
+	} else if (v->kind == VALUE_FLOAT) {
+		st->kind = STATE_FLOAT;
+		st->dtype = DTYPE_F64;
+		st->f = v->f;
+	}
+	return v->kind == VALUE_INT || v->kind == VALUE_FLOAT;
 }
 
 bool param_state_number(const struct param_state *st, double *out)
@@ -191,7 +206,7 @@ const char *checkpoint_path(const struct checkpoint *c, enum checkpoint_object w
 	return f ? f->path : c->path;
 }
 
-static int add_slice(struct checkpoint *c, const struct slice *s, const struct param_state *state,
+int checkpoint_slice(struct checkpoint *c, const struct slice *s, const struct param_state *state,
 		     struct extent_map *out, struct gathers *gathers, struct errmsg *err)
 {
 	const struct part_run run = {
@@ -199,17 +214,6 @@ static int add_slice(struct checkpoint *c, const struct slice *s, const struct p
 	};
 
 	return c->ops->parts(c, &run, 1, out, gathers, err);
-}
-
-int checkpoint_slice(struct checkpoint *c, const struct slice *s, const struct param_state *state,
-		     struct extent_map *out, struct errmsg *err)
-{
-	return add_slice(c, s, state, out, NULL, err);
-}
-
-static bool is_master(const struct param_state *state)
-{
-	return strcmp(state->name, "fp32") == 0;
 }
 
 /* Append the extents of each slice: the sources of a gather. */
@@ -220,7 +224,7 @@ static int slice_maps(struct checkpoint *c, const struct param *p, const struct 
 
 	for (unsigned t = 0; !rc && t < p->nslices; t++)
 		if (p->slices[t])
-			rc = add_slice(c, p->slices[t], state, &maps[t], gathers, err);
+			rc = checkpoint_slice(c, p->slices[t], state, &maps[t], gathers, err);
 	return rc;
 }
 
@@ -229,7 +233,7 @@ static int slice_maps(struct checkpoint *c, const struct param *p, const struct 
  * (checkpoint/affine.py, SCALE_POWER_BY_STATE). */
 static bool find_power(const struct param_state *state, int *power)
 {
-	*power = is_master(state)                         ? 1
+	*power = param_state_is_master(state)                         ? 1
 		 : strcmp(state->name, "exp_avg") == 0    ? -1
 		 : strcmp(state->name, "exp_avg_sq") == 0 ? -2
 							  : 0;

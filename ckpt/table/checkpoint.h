@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 #include <sys/stat.h>
 
 #include "ckpt/base/attrs.h"
@@ -50,6 +51,15 @@ struct param_state {
 	uint32_t swapped; /* 1 + index in tagdir.swapped if the tensor lies in a file of
 			   * its own, else 0 */
 };
+
+/* Is it the master weight? */
+static inline bool param_state_is_master(const struct param_state *st)
+{
+	return strcmp(st->name, "fp32") == 0;
+}
+
+/* Set a state to a Python number; false if the value is none. */
+bool param_state_set_number(struct param_state *st, const struct value *v);
 
 /* The number that a state is for a whole group; false if it is none. */
 bool param_state_number(const struct param_state *st, double *out);
@@ -232,9 +242,9 @@ checkpoint_file(const struct checkpoint *c, enum checkpoint_object what, unsigne
 const char *checkpoint_path(const struct checkpoint *c, enum checkpoint_object what, unsigned mp,
 			    unsigned rank);
 
-/* Append the elements of a whole slice, as checkpoint_ops.parts; as runs. */
+/* Append the elements of a whole slice, as checkpoint_ops.parts. */
 int checkpoint_slice(struct checkpoint *c, const struct slice *s, const struct param_state *state,
-		     struct extent_map *out, struct errmsg *err);
+		     struct extent_map *out, struct gathers *gathers, struct errmsg *err);
 
 /* Append the elements of a row's state, joined from its slices if it has some; otherwise as
  * checkpoint_ops.extents. */

@@ -285,11 +285,6 @@ static int model_collect(const struct builder *b)
 	return rc;
 }
 
-bool model_is_flat(const struct model *m)
-{
-	return m->ranks[0].facts.zero3 && m->tp == 1;
-}
-
 /* Set the shape that universal files show. (Files of ZeRO-3 without tensor
  * parallelism are 1-D and do not use it.) */
 static int model_set_shape(struct param *p, struct arena *a, const struct param **scaled,
@@ -413,7 +408,7 @@ int model_load(struct model *m, const struct tagdir *dir, const struct user_rule
 		rc = model_override(b.rules, user, &why) ?:
 		     model_collect(&b) ?:
 		     model_match(m->params, m->nparams, b.rules, dir->model[0].path,
-				 model_is_flat(m), &m->arena, &m->scaled, &why);
+				 dir->zero3 && m->tp == 1, &m->arena, &m->scaled, &why);
 		if (rc)
 			errmsg_set(err, rc, "%s: %s", dir->model[0].path, why.text);
 	}

@@ -51,8 +51,4 @@ int model_override(struct merge_rules *rules, const struct user_rules *u, struct
 int model_match(struct param *v, size_t n, struct merge_rules *rules, const char *file, bool flat,
 		struct arena *a, const struct param **scaled, struct errmsg *err);
 
-/* Do universal files hold bare 1-D tensors, as for ZeRO-3 without tensor
- * parallelism? */
-bool model_is_flat(const struct model *m);
-
 #endif

@@ -181,3 +181,10 @@ const struct module_entry *module_entries_find(const struct module_entries *e, c
 {
 	return find(e, name);
 }
+
+bool module_entries_is_buffer(const struct module_entries *e, const char *name)
+{
+	const struct module_entry *x = find(e, name);
+
+	return x && x->buffer;
+}

@@ -27,5 +27,6 @@ struct module_entries {
 void module_entries_init(struct module_entries *e, struct arena *a, const struct value *root,
 			 const struct value_dict *module);
 const struct module_entry *module_entries_find(const struct module_entries *e, const char *name);
+bool module_entries_is_buffer(const struct module_entries *e, const char *name);
 
 #endif

@@ -52,30 +52,35 @@ static size_t count_models(const struct checkpoint *c)
 	return (size_t)(c->tp * c->pp) * (c->facts.zero3 ? c->dp : 1);
 }
 
-/* A tree for any stage has model states under the names for which engines of other stages
- * look, too.  Returns the model-parallel rank whose these are, or else sets both ranks. */
-static unsigned find_model(const struct plan_item *e, unsigned *rank, bool *other)
+/* Model states: those of a rank, or, of the first data-parallel one, those that a tree for any
+ * stage has under the names for which engines of other stages look, too. */
+struct model_states {
+	unsigned mp, rank;
+	bool other;
+	const struct tag_file *file; /* NULL: none has them */
+};
+
+static struct model_states model_of(const struct plan_item *e)
 {
 	const struct checkpoint *c = e->p->c;
 	const size_t n = count_models(c), ranks = n / (c->tp * c->pp);
+	struct model_states m = { .other = e->i >= n };
 
-	*other = e->i >= n;
-	*rank = *other ? 0 : (unsigned)(e->i % ranks);
-	return (unsigned)(*other ? e->i - n : e->i / ranks);
+	m.rank = m.other ? 0 : (unsigned)(e->i % ranks);
+	m.mp = (unsigned)(m.other ? e->i - n : e->i / ranks);
+	m.file = checkpoint_file(c, OBJECT_MODEL, m.mp, m.rank);
+	return m;
 }
 
 static int name_model(const struct plan_item *e, char out[NAME_MAX + 1])
 {
-	bool other;
-	unsigned rank;
-	const unsigned mp = find_model(e, &rank, &other);
-	const struct tag_file *f = checkpoint_file(e->p->c, OBJECT_MODEL, mp, rank);
+	const struct model_states m = model_of(e);
 
-	if (f && !other)
-		return plan_set_name(out, f->name, "");
-	names_format((struct ckname){ .kind = other && !e->p->c->facts.zero3 ? TAG_FILE_MODEL3
-									     : TAG_FILE_MODEL,
-				      .mp = mp },
+	if (m.file && !m.other)
+		return plan_set_name(out, m.file->name, "");
+	names_format((struct ckname){ .kind = m.other && !e->p->c->facts.zero3 ? TAG_FILE_MODEL3
+									       : TAG_FILE_MODEL,
+				      .mp = m.mp },
 		     false, out);
 	return 1;
 }
@@ -89,10 +94,7 @@ static bool is_folded(const struct checkpoint *c)
 
 static void describe_model(const struct plan_item *e, struct plan_facts *out)
 {
-	bool other;
-	unsigned rank;
-	const unsigned mp = find_model(e, &rank, &other);
-	const struct tag_file *f = checkpoint_file(e->p->c, OBJECT_MODEL, mp, rank);
+	const struct tag_file *f = model_of(e).file;
 
 	if (f && !is_folded(e->p->c))
 		plan_describe_copy(e->p, f, (size_t)(f - e->p->c->files), out);
@@ -110,10 +112,8 @@ static struct value *lay_out_source(const struct plan_item *e, struct file_layou
 
 static struct value *lay_out_model(const struct plan_item *e, struct file_layout *d)
 {
-	bool other;
-	unsigned rank;
-	const unsigned mp = find_model(e, &rank, &other);
-	struct value *root = zero_object_states(e->p->c, mp, rank, d);
+	const struct model_states m = model_of(e);
+	struct value *root = zero_object_states(e->p->c, m.mp, m.rank, d);
 	const struct value_field folding = { KEY_FOLDING, NULL };
 
 	return root && is_folded(e->p->c) ? value_edit(&d->a, root, &folding, 1) : root;

@@ -48,13 +48,6 @@ struct model_states {
 	struct recut_names module;   /* of the new one */
 };
 
-static bool is_buffer(const struct model_states *x, const char *name)
-{
-	const struct module_entry *e = module_entries_find(&x->entries, name);
-
-	return e && e->buffer;
-}
-
 /* The name that DeepSpeed saves of the tensor that the module has under a further one; or
  * NULL. */
 static const char *name_saved(const struct model_states *x, const char *name)
@@ -296,7 +289,7 @@ static struct value *emptied_entry(struct zero_object *o, void *ctx, const struc
 	struct tensor old, t;
 
 	if (!tensor_is(pair->val) || !value_is_cstr(pair->key) ||
-	    is_buffer(x, pair->key->str.p))
+	    module_entries_is_buffer(&x->entries, pair->key->str.p))
 		return pair->val;
 	if (!layout_note(o->d, tensor_from_value(pair->val, pair->key->str.p, &old, o->d->err)))
 		return NULL;
@@ -326,7 +319,7 @@ static struct value *filled_entry(struct zero_object *o, void *ctx, const struct
 	/* Of frozen parameters that are excluded from a save, DeepSpeed leaves the names out
 	 * but for further names of one parameter. */
 	return !t.numel && !value_find_pairs(o->root, KEY_FROZEN_SHAPES) &&
-			       !is_buffer(x, name)
+			       !module_entries_is_buffer(&x->entries, name)
 		       ? NULL
 		       : pair->val;
 }
@@ -348,7 +341,7 @@ static bool is_frozen(const struct model_states *x, const struct value_pair *pai
 {
 	const char *name = value_is_cstr(pair->key) ? pair->key->str.p : NULL;
 
-	return name && tensor_is(pair->val) && !find_trained(x->o, name) && !is_buffer(x, name) &&
+	return name && tensor_is(pair->val) && !find_trained(x->o, name) && !module_entries_is_buffer(&x->entries, name) &&
 	       !name_saved(x, name);
 }
 

@@ -145,7 +145,7 @@ static int set_ranks(struct zero_checkpoint *r, struct errmsg *err)
 	r->c.pp = r->model.pp;
 	r->c.moe = moe;
 	r->c.dp = r->dir.dp_degree;
-	r->c.rules = model_is_flat(&r->model) ? NULL : first->rules;
+	r->c.rules = checkpoint_is_flat(&r->c) ? NULL : first->rules;
 	r->c.scaled = r->model.scaled;
 	r->c.params = r->model.params;
 	r->c.nparams = r->model.nparams;

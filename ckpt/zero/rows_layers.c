@@ -49,7 +49,7 @@ static bool begins_with(struct zero_checkpoint *r, const struct slice *s,
 	struct extent_map map = { 0 };
 	const bool is = dtype_size(own) <= sizeof(double) &&
 			(own == dtype || (cast_knows(own) && cast_makes(dtype))) &&
-			!checkpoint_slice(&r->c, s, master, &map, NULL) &&
+			!checkpoint_slice(&r->c, s, master, &map, NULL, NULL) &&
 			!extent_read(r->c.shards, &map, raw, n * dtype_size(own), 0, NULL);
 
 	extent_done(&map);

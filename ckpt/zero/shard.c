@@ -124,21 +124,12 @@ static int read_state(const struct shard_reader *r, size_t g, const struct value
 		rc = read_state_tensor(r, g, p->val, st, need, most);
 		return rc ? rc : 1;
 	}
-	if (p->val->kind == VALUE_INT) {
-		st->kind = STATE_INT;
-		st->dtype = DTYPE_I64;
-		st->i = p->val->i;
-		return 1;
-	}
-	if (p->val->kind == VALUE_FLOAT) {
-		st->kind = STATE_FLOAT;
-		st->dtype = DTYPE_F64;
-		st->f = p->val->f;
-		return 1;
-	}
-	return ERRMSG_FILE(r, -ENOTSUP,
-			   "state %s of group %zu is a %s: it cannot be divided among parameters",
-			   st->name, g, value_kind_name(p->val));
+	return param_state_set_number(st, p->val)
+		       ? 1
+		       : ERRMSG_FILE(
+				 r, -ENOTSUP,
+				 "state %s of group %zu is a %s: it cannot be divided among parameters",
+				 st->name, g, value_kind_name(p->val));
 }
 
 bool shard_is_of_partition(const struct param_state *st)

@@ -42,13 +42,6 @@ int stage0_tensor(struct stage0_builder *b, const struct ptfile *pt, uint32_t fi
 	return 0;
 }
 
-bool stage0_is_buffer(const struct stage0_builder *b, const char *name)
-{
-	const struct module_entry *e = module_entries_find(&b->in_module, name);
-
-	return e && e->buffer;
-}
-
 /* The parameter whose elements a tensor has, or NULL. */
 static const struct stage0_param *find_same(const struct stage0_builder *b, const struct stored *t)
 {
@@ -170,7 +163,7 @@ static int add_tensors(struct stage0_builder *b, const struct ptfile *pt, uint32
 		if (!name)
 			return errmsg_nomem(b->err, b->file);
 		sprintf(name, "%s%s", prefix, key->str.p);
-		if (stage0_is_buffer(b, name))
+		if (module_entries_is_buffer(&b->in_module, name))
 			continue;
 		rc = stage0_tensor(b, pt, file, d->v[i].val, name, &t);
 		if (rc == -ENOTSUP)

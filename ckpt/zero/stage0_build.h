@@ -100,8 +100,6 @@ int stage0_tensor(struct stage0_builder *b, const struct ptfile *pt, uint32_t fi
 /* Add a parameter that has nothing yet.  NULL when the arena is exhausted. */
 struct stage0_param *stage0_new_param(struct stage0_builder *b);
 
-bool stage0_is_buffer(const struct stage0_builder *b, const char *name);
-
 /* Add the experts of the rank that saved the optimizer, in the order of its entries, after
  * dense parameters.  -ENOTSUP if it is not recorded which they are. */
 int stage0_find_experts(struct stage0_builder *b);

@@ -168,7 +168,7 @@ static int add_key(struct finder *f, struct moe_layer *l, const struct ptfile *p
 	struct stage0_builder *b = f->b;
 	int rc;
 
-	if (!tensor_is(v) || stage0_is_buffer(b, name))
+	if (!tensor_is(v) || module_entries_is_buffer(&b->in_module, name))
 		return 0;
 	rc = stage0_tensor(b, pt, number, v, name, &l->likes[l->nkeys]);
 	l->rests[l->nkeys++] = arena_strdup(&b->o->arena, rest);

@@ -207,16 +207,11 @@ static int describe_state(struct stage0_builder *b, const struct stage0_state *s
 		return source_read(&b->pt->ends, out->bytes, dtype_size(out->dtype), out->offset,
 				   b->err);
 	}
-	out->kind = s->value->kind == VALUE_INT ? STATE_INT : STATE_FLOAT;
-	if (s->value->kind == VALUE_INT)
-		out->i = s->value->i;
-	else if (s->value->kind == VALUE_FLOAT)
-		out->f = s->value->f;
-	else
-		return ERRMSG_FILE(b, -ENOTSUP,
-				   "%s: is no number but a %s, which a ZeRO checkpoint cannot have",
-				   s->key, value_kind_name(s->value));
-	return 0;
+	return param_state_set_number(out, s->value)
+		       ? 0
+		       : ERRMSG_FILE(b, -ENOTSUP,
+				     "%s: is no number but a %s, which a ZeRO checkpoint cannot have",
+				     s->key, value_kind_name(s->value));
 }
 
 /* Add the place of a state, or of the master weight: of parameter `p` of a flat group from
@@ -490,34 +485,26 @@ static int add_weights(struct stage0_builder *b)
 	return rc;
 }
 
-/* Refuse the optimizer, for a reason that has an error.  Without ZeRO nothing shows whether
- * a layer of a pipeline is missing: its model is refused, too. */
-static int refuse_optimizer(struct stage0_builder *b, int rc, const struct errmsg *why)
+/* Refuse the optimizer, for a reason that has an error, and begin with `fresh` again.  Without
+ * ZeRO nothing shows whether a layer of a pipeline is missing: its model is refused, too. */
+static int refuse_optimizer(struct stage0_builder *b, const struct stage0_builder *fresh, int rc,
+			    const struct errmsg *why)
 {
-	struct stage0_builder weights = {
-		.s = b->s,
-		.o = b->o,
-		.mp = b->mp,
-		.model = b->model,
-		.model_number = b->model_number,
-		.pt = b->model,
-		.number = b->model_number,
-		.file = b->file,
-		.err = b->err,
-	};
-	int failed;
-
+	hashtab_done(&b->places);
+	*b = *fresh;
+	b->pt = b->model;
+	b->number = b->model_number;
 	errmsg_set(b->err, rc, "%s", why->text);
-	failed = add_weights(&weights);
-	hashtab_done(&weights.places);
+	rc = add_weights(b);
 	b->o->refused = arena_strdup(&b->o->arena, why->text);
 	b->o->lost = !value_pairs(value_find(b->model->root, "optimizer"));
-	return failed;
+	return rc;
 }
 
 int stage0_find_groups(struct stage0_builder *b)
 {
-	struct errmsg *err = b->err, why = { "" };
+	const struct stage0_builder fresh = *b;
+	struct errmsg why = { "" };
 	int rc;
 
 	b->err = &why;
@@ -530,10 +517,10 @@ int stage0_find_groups(struct stage0_builder *b)
 	rc = read_experts(b) ?: find_optimizer(b) ?: stage0_find_params(b) ?: make_groups(b);
 	if (!rc && !b->peer)
 		rc = stage0_find_peers(b);
-	b->err = err;
+	b->err = fresh.err;
 	if (rc == -ENOTSUP && !b->peer)
-		rc = refuse_optimizer(b, rc, &why);
+		rc = refuse_optimizer(b, &fresh, rc, &why);
 	else if (rc)
-		errmsg_set(err, rc, "%s", why.text);
+		errmsg_set(b->err, rc, "%s", why.text);
 	return !rc && b->o->arena.failed ? stage0_nomem(b) : rc;
 }

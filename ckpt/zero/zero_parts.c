@@ -81,11 +81,6 @@ static int add_part(const struct zero_checkpoint *r, const struct part_run *run,
 		       : errmsg_nomem(err, s->name);
 }
 
-static bool is_master(const struct param_state *state)
-{
-	return strcmp(state->name, "fp32") == 0;
-}
-
 /* Find the parts of its group that have elements of a run: [*part, *end).  Returns whether
  * each keeps parameters whole; the other ranks have replicas then. */
 static bool find_parts(const struct zero_checkpoint *r, const struct part_run *run, unsigned *part,
@@ -93,7 +88,7 @@ static bool find_parts(const struct zero_checkpoint *r, const struct part_run *r
 {
 	const struct slice *s = run->slice;
 	const bool whole =
-		!is_master(run->state) && zero_shard(r, s->mp, 0)->groups[s->group].replicated;
+		!param_state_is_master(run->state) && zero_shard(r, s->mp, 0)->groups[s->group].replicated;
 
 	partition_ranks_of(&r->layouts[s->mp].groups[s->group], s->index, run->first, run->numel,
 			   part, end);

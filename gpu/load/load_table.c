@@ -56,7 +56,7 @@ static int open_elements(struct load_tensor *t, const struct param *p, const str
 	struct checkpoint *const c = t->l->table;
 	struct extent_map map = { 0 };
 	struct gathers gathers = { 0 };
-	int rc = t->l->cut ? checkpoint_slice(c, slice, state, &map, err)
+	int rc = t->l->cut ? checkpoint_slice(c, slice, state, &map, NULL, err)
 			   : checkpoint_extents(c, p, state, &map, &gathers, err);
 
 	if (!rc) {
