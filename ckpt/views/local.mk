@@ -11,4 +11,4 @@ ckpt_libuckpt_a_SOURCES += \
 	%D%/plan_universal.c \
 	%D%/dcpview_metadata.h %D%/dcpview_metadata.c %D%/dcpview_state.h \
 	%D%/dcpview_state.c %D%/plan_dcp.c %D%/plan_universal_warn.c %D%/plan_optimizer.c \
-	%D%/plan_weights.c %D%/plan_recut.c %D%/plan_identity.c
+	%D%/plan_weights.c %D%/plan_recut.c %D%/plan_identity.c %D%/plan_walk.c
