@@ -179,7 +179,7 @@ static bool get_offset(const struct value *piece, const char *key, const struct 
 }
 
 /* Does the piece {shape, source: [offset, strides], dest: [offset, strides]} place whole
- * experts, as they are, where `places` does? */
+ * experts, as they are, where the layer has them? */
 static bool piece_agrees(const struct expert_layer *l, unsigned rank, const struct value *piece,
 			 bool *seen)
 {
@@ -197,7 +197,7 @@ static bool piece_agrees(const struct expert_layer *l, unsigned rank, const stru
 	from /= len;
 	to /= len;
 	for (uint64_t k = 0; k < n; k++) {
-		if (from + k >= l->n || seen[from + k] ||
+		if (from + k >= l->n || to + k >= l->n || seen[from + k] ||
 		    !is_at(l, (unsigned)(from + k), (struct expert_place){ rank, (unsigned)(to + k) }))
 			return false;
 		seen[from + k] = true;
