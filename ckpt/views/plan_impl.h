@@ -45,13 +45,18 @@ struct plan_group {
 	bool is_dir;
 	size_t n;
 	/* Directories with these paths, so that some lie in others of the group; or the names
-	 * of the n entries; or a function that returns 1 with the name, or 0
-	 * if there is no such entry. */
+	 * of the n entries, or files that have them; or a function that returns 1 with the name,
+	 * or 0 if there is no such entry. */
 	const struct plan_paths *paths;
 	const char *const *names;
+	/* Copies of these n files, unless `lay_out` makes them anew: some of the checkpoint's, or
+	 * all of other shards. */
+	const struct tag_file *files;
+	struct shards *shards;
 	int (*name)(const struct plan_item *e, char out[NAME_MAX + 1]);
 	/* Return the index of an entry in a directory, or -1.  NULL: compare all names. */
 	int64_t (*find)(const struct plan_item *dir, unsigned group, const char *name);
+	const struct permissions *readable_by; /* of plan_facts */
 	void (*describe)(const struct plan_item *e, struct plan_facts *out);
 	/* Make the object of a file that is no copy, or fill in the layout's `head`.  If
 	 * no extents are wanted, few shards are opened. */
@@ -88,9 +93,9 @@ void plan_forget_files(struct plan *p);
 /* Write a name and a suffix.  Returns 1, or -ENAMETOOLONG, without a message. */
 int plan_set_name(char out[NAME_MAX + 1], const char *name, const char *suffix);
 
-/* Describe a file that is a copy of a shard. */
-void plan_describe_copy(struct plan *p, const struct tag_file *f, size_t shard,
-			struct plan_facts *out);
+/* Describe a file that is a copy of `f`, one of the `files` of `shards`. */
+struct plan_facts plan_copy_of(const struct tag_file *f, const struct tag_file *files,
+			       struct shards *shards);
 
 /* Get the size of entry i of a group, a file that is no copy. */
 int plan_file_size(struct plan *p, unsigned group, size_t i, uint64_t *size, struct errmsg *err);

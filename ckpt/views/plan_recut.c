@@ -19,7 +19,7 @@ struct plan_recut {
 	bool copied; /* all files are those of the checkpoint */
 };
 
-enum { ROOT, OPTIM, MODEL, LAYER, EXPERT };
+enum { ROOT, OPTIM, MODEL };
 
 static struct plan_recut *recut_of(struct plan *p)
 {
@@ -55,13 +55,13 @@ static int64_t find_made(const struct plan_item *dir, unsigned group, const char
 
 static void describe_made(const struct plan_item *e, struct plan_facts *out)
 {
+	const struct checkpoint *c = e->p->c;
 	const struct tag_file *f = recut_model_of(&recut_of(e->p)->s, kind_of(e->group), e->i);
 
-	out->readable_by = &e->p->c->readable_by;
-	if (f)
-		out->mtime_s = f->mtime_s;
 	if (recut_of(e->p)->copied)
-		plan_describe_copy(e->p, f, (size_t)(f - e->p->c->files), out);
+		*out = plan_copy_of(f, c->files, c->shards);
+	else if (f)
+		out->mtime_s = f->mtime_s;
 }
 
 static struct value *lay_out_made(const struct plan_item *e, struct file_layout *d)
@@ -69,34 +69,9 @@ static struct value *lay_out_made(const struct plan_item *e, struct file_layout 
 	return recut_lay_out(&recut_of(e->p)->s, kind_of(e->group), e->i, d);
 }
 
-static const struct tag_file *disk_file(const struct plan_item *e)
-{
-	const struct checkpoint *c = e->p->c;
-
-	return &(e->group == LAYER ? c->layers : c->experts)[e->i];
-}
-
-static int name_copy(const struct plan_item *e, char out[NAME_MAX + 1])
-{
-	return plan_set_name(out, disk_file(e)->name, "");
-}
-
-static void describe_copy(const struct plan_item *e, struct plan_facts *out)
-{
-	const struct tag_file *f = disk_file(e);
-
-	plan_describe_copy(e->p, f, (size_t)(f - e->p->c->files), out);
-}
-
-static void describe_expert(const struct plan_item *e, struct plan_facts *out)
-{
-	out->readable_by = &disk_file(e)->readable_by;
-	out->mtime_s = disk_file(e)->mtime_s;
-}
-
 static struct value *lay_out_expert(const struct plan_item *e, struct file_layout *d)
 {
-	return recut_lay_out_expert(&recut_of(e->p)->s, disk_file(e), d);
+	return recut_lay_out_expert(&recut_of(e->p)->s, &e->p->c->experts[e->i], d);
 }
 
 /* Are the view's ranks those that saved the checkpoint?  Its files serve them as they are then,
@@ -158,23 +133,23 @@ static int recut_make(struct plan *p, struct errmsg *err)
 		x->s.stage = p->c->facts.zero3 ? 3 : 1;
 	p->names = p->c->readable_by;
 
-	const bool edits = recut_edits_experts(&x->s);
 	const struct plan_group groups[] = {
 		{ .n = recut_count(&x->s, OBJECT_OPTIMIZER),
 		  .name = name_made,
 		  .find = find_made,
+		  .readable_by = &p->c->readable_by,
 		  .describe = describe_made,
 		  .lay_out = lay_out_made },
 		{ .n = recut_count(&x->s, OBJECT_MODEL),
 		  .name = name_made,
 		  .find = find_made,
+		  .readable_by = &p->c->readable_by,
 		  .describe = describe_made,
 		  .lay_out = lay_out_made },
-		{ .n = p->c->nlayers, .name = name_copy, .describe = describe_copy },
+		{ .n = p->c->nlayers, .files = p->c->layers },
 		{ .n = p->c->nexperts,
-		  .name = name_copy,
-		  .describe = edits ? describe_expert : describe_copy,
-		  .lay_out = edits ? lay_out_expert : NULL },
+		  .files = p->c->experts,
+		  .lay_out = recut_edits_experts(&x->s) ? lay_out_expert : NULL },
 	};
 
 	plan_set_groups(p, groups, COUNT(groups));

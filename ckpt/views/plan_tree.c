@@ -122,7 +122,9 @@ static int get_name(const struct plan_item *e, char out[NAME_MAX + 1])
 		return rc;
 	if (g->paths)
 		return plan_set_name(out, plan_paths_name(g->paths, e->i), "");
-	return g->names ? plan_set_name(out, g->names[e->k], "") : g->name(e, out);
+	if (g->names || g->files)
+		return plan_set_name(out, g->names ? g->names[e->k] : g->files[e->k].name, "");
+	return g->name(e, out);
 }
 
 /* May a directory have entries of group k? */
@@ -330,23 +332,29 @@ int plan_file_size(struct plan *p, unsigned group, size_t i, uint64_t *size, str
 	return get_size(&e, size);
 }
 
-void plan_describe_copy(struct plan *p, const struct tag_file *f, size_t shard,
-			struct plan_facts *out)
+struct plan_facts plan_copy_of(const struct tag_file *f, const struct tag_file *files,
+			       struct shards *shards)
 {
-	*out = (struct plan_facts){ .mtime_s = f->mtime_s,
+	return (struct plan_facts){ .mtime_s = f->mtime_s,
 				    .readable_by = &f->readable_by,
-				    .copied = p->c->shards,
-				    .shard = (uint32_t)shard };
+				    .copied = shards,
+				    .shard = (uint32_t)(f - files) };
 }
 
 static struct plan_facts get_facts(const struct plan_item *e)
 {
 	const struct plan_group *g = group_of(e);
+	const struct checkpoint *c = e->p->c;
 	struct plan_facts facts = {
-		.mtime_s = e->p->c->mtime_s,
-		.readable_by = g->is_dir ? &e->p->names : NULL,
+		.mtime_s = c->mtime_s,
+		.readable_by = g->is_dir ? &e->p->names : g->readable_by,
 	};
 
+	if (g->files)
+		facts = plan_copy_of(&g->files[e->k], g->shards ? g->files : c->files,
+				     g->shards ?: c->shards);
+	if (g->lay_out)
+		facts.copied = NULL;
 	if (g->describe)
 		g->describe(e, &facts);
 	return facts;

@@ -94,12 +94,11 @@ static bool is_folded(const struct checkpoint *c)
 
 static void describe_model(const struct plan_item *e, struct plan_facts *out)
 {
+	const struct checkpoint *c = e->p->c;
 	const struct tag_file *f = model_of(e).file;
 
-	if (f && !is_folded(e->p->c))
-		plan_describe_copy(e->p, f, (size_t)(f - e->p->c->files), out);
-	else
-		out->readable_by = &e->p->names;
+	if (f && !is_folded(c))
+		*out = plan_copy_of(f, c->files, c->shards);
 }
 
 /* What hf_to_universal.py writes. */
@@ -117,12 +116,6 @@ static struct value *lay_out_model(const struct plan_item *e, struct file_layout
 	const struct value_field folding = { KEY_FOLDING, NULL };
 
 	return root && is_folded(e->p->c) ? value_edit(&d->a, root, &folding, 1) : root;
-}
-
-/* Its pickle has objects of the optimizer shards. */
-static void describe_optimizer(const struct plan_item *e, struct plan_facts *out)
-{
-	out->readable_by = &e->p->c->readable_by;
 }
 
 /*
@@ -418,12 +411,13 @@ static int universal_make(struct plan *p, struct errmsg *err)
 		{ .dir = ROOT,
 		  .n = full ? count_models(c) + (any ? c->tp * c->pp : 0) : 0,
 		  .name = name_model,
+		  .readable_by = &p->names,
 		  .describe = describe_model,
 		  .lay_out = lay_out_model },
 		{ .dir = ZERO,
 		  .n = full,
 		  .names = optimizer,
-		  .describe = describe_optimizer,
+		  .readable_by = &c->readable_by, /* whose pickles its own has objects of */
 		  .lay_out = plan_lay_out_optimizer },
 		{ .dir = ZERO,
 		  .is_dir = true,

@@ -196,11 +196,6 @@ static struct value *lay_out_dir_weights(const struct plan_item *e, struct file_
 	return NULL;
 }
 
-static void describe_index(const struct plan_item *e, struct plan_facts *out)
-{
-	out->readable_by = &e->p->names;
-}
-
 static struct value *lay_out_index(const struct plan_item *e, struct file_layout *d)
 {
 	const struct plan_weights *x = weights_of(e->p);
@@ -210,19 +205,6 @@ static struct value *lay_out_index(const struct plan_item *e, struct file_layout
 		layout_note(d, weights_split_index(&x->split, x->format->stem, x->format->suffix,
 						   names, &d->head, d->err));
 	return NULL;
-}
-
-static int name_sidecar(const struct plan_item *e, char out[NAME_MAX + 1])
-{
-	return plan_set_name(out, weights_of(e->p)->sidecars.v[e->i].name, "");
-}
-
-static void describe_sidecar(const struct plan_item *e, struct plan_facts *out)
-{
-	const struct sidecars *s = &weights_of(e->p)->sidecars;
-
-	plan_describe_copy(e->p, &s->v[e->i], e->i, out);
-	out->copied = s->shards;
 }
 
 static int name_dir_config(const struct plan_item *e, char out[NAME_MAX + 1])
@@ -236,8 +218,7 @@ static void describe_dir_config(const struct plan_item *e, struct plan_facts *ou
 {
 	const struct sidecars *s = weights_of(e->p)->adapters.v[e->dir].sidecars;
 
-	plan_describe_copy(e->p, s->config, (size_t)(s->config - s->v), out);
-	out->copied = s->shards;
+	*out = plan_copy_of(s->config, s->v, s->shards);
 }
 
 /* Check that weights which need computing can be computed. */
@@ -406,10 +387,10 @@ static int weights_make(struct plan *p, struct errmsg *err)
 	const struct plan_group groups[] = {
 		{ .n = x->split.nfiles > 1,
 		  .names = &x->format->index,
-		  .describe = describe_index,
+		  .readable_by = &p->names,
 		  .lay_out = lay_out_index },
 		{ .n = x->split.nfiles, .name = name_file, .lay_out = lay_out_file },
-		{ .n = x->sidecars.n, .name = name_sidecar, .describe = describe_sidecar },
+		{ .n = x->sidecars.n, .files = x->sidecars.v, .shards = x->sidecars.shards },
 		{ .n = x->adapters.n, .is_dir = true, .names = x->dirs },
 		{ .dir = DIRS, .n = 1, .names = dir_weights, .lay_out = lay_out_dir_weights },
 		{ .dir = DIRS, .n = 1, .name = name_dir_config, .describe = describe_dir_config },
