@@ -52,6 +52,11 @@ const char *dtype_name(enum dtype d); /* torch's spelling: "bfloat16" */
 /* The storage class in torch, such as "BFloat16Storage"; NULL if there is none. */
 const char *dtype_storage(enum dtype d);
 
+static inline bool dtype_is_floating(enum dtype d)
+{
+	return d <= DTYPE_BF16 || (d >= DTYPE_F8_E4M3 && d <= DTYPE_F8_E8M0);
+}
+
 /* The type that a global names, such as torch.float32; DTYPE_OTHER: none that we know. */
 enum dtype dtype_from_value(const struct value *v);
 

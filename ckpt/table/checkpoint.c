@@ -164,20 +164,7 @@ int checkpoint_order(struct checkpoint *c, struct errmsg *err)
 
 enum dtype checkpoint_dtype(const struct param *p, enum dtype to)
 {
-	switch (p->dtype) {
-	case DTYPE_F64:
-	case DTYPE_F32:
-	case DTYPE_F16:
-	case DTYPE_BF16:
-	case DTYPE_F8_E4M3:
-	case DTYPE_F8_E5M2:
-	case DTYPE_F8_E4M3FNUZ:
-	case DTYPE_F8_E5M2FNUZ:
-	case DTYPE_F8_E8M0:
-		return to;
-	default:
-		return p->dtype;
-	}
+	return dtype_is_floating(p->dtype) ? to : p->dtype;
 }
 
 static bool add_stored(const struct stored *s, enum dtype to, struct extent_map *out,

@@ -194,38 +194,27 @@ static struct value *whole_param(struct zero_object *o, const struct slice *s, e
 	return tensor_to_value(o->a, &t);
 }
 
-/* Append elements [first, first + numel) of a frozen parameter of stages 1 and 2: of tensor
- * `t` of the old file, whose storage begins at `at`. */
-static void add_frozen(struct file_layout *d, const struct tensor *t, uint64_t at, uint64_t first,
-		       uint64_t numel, struct extent_map *map)
+/* Append elements [first, first + numel) of a frozen parameter of stages 1 and 2: of a row that no
+ * file has, or of tensor `t` of the old file, whose storage begins at `at`. */
+static void add_frozen(const struct zero_object *o, const struct param *row, const struct tensor *t,
+		       uint64_t at, uint64_t first, uint64_t numel, struct extent_map *map)
 {
 	const size_t item = dtype_size(t->dtype);
 	struct extent_map storage = { 0 }, whole = { 0 };
+	struct file_layout *d = o->d;
 
-	if (tensor_is_contiguous(t)) {
-		layout_add_old(d, map, numel * item, at + (t->storage_offset + first) * item);
-		return;
+	if (row) {
+		layout_note(d, checkpoint_module(o->s->c, row, t->dtype, &whole, &d->gathers, d->err));
+	} else if (tensor_is_contiguous(t)) {
+		layout_add_old(d, &whole, t->numel * item, at + t->storage_offset * item);
+	} else {
+		layout_add_old(d, &storage, t->storage_numel * item, at);
+		layout_need_memory(d, gathers_add_view(&d->gathers, t, &storage, &whole));
 	}
-	layout_add_old(d, &storage, t->storage_numel * item, at);
-	layout_need_memory(d, gathers_add_view(&d->gathers, t, &storage, &whole) &&
+	layout_need_memory(d, layout_failed(d) ||
 				      extent_add_range(map, &whole, first * item, numel * item,
 						       t->dtype, t->dtype));
 	extent_done(&storage);
-	extent_done(&whole);
-}
-
-/* The same of a row that no old file has. */
-static void add_row(const struct zero_object *o, const struct param *p, uint64_t first,
-		    uint64_t numel, struct extent_map *map)
-{
-	const enum dtype dtype = param_module_dtype(p);
-	const size_t item = dtype_size(dtype);
-	struct extent_map whole = { 0 };
-
-	layout_note(o->d, checkpoint_module(o->s->c, p, dtype, &whole, &o->d->gathers, o->d->err));
-	layout_need_memory(o->d,
-			   layout_failed(o->d) || extent_add_range(map, &whole, first * item,
-								   numel * item, dtype, dtype));
 	extent_done(&whole);
 }
 
@@ -272,10 +261,8 @@ static struct value *frozen_tensor(struct model_states *x, const char *name, con
 	map = layout_add_storage(d, &t);
 	if (d->extents && p)
 		layout_note(d, frozen_add(&x->frozen, p, first, numel, map, d->err));
-	else if (d->extents && row)
-		add_row(x->o, row, first, numel, map);
 	else if (d->extents)
-		add_frozen(d, &whole, at, first, numel, map);
+		add_frozen(x->o, row, &whole, at, first, numel, map);
 	if (d->extents)
 		layout_add_zeros(d, map, (slot - numel) * dtype_size(t.dtype));
 	return tensor_to_value(x->o->a, &t);
