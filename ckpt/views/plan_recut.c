@@ -56,7 +56,7 @@ static int64_t find_made(const struct plan_item *dir, unsigned group, const char
 static void describe_made(const struct plan_item *e, struct plan_facts *out)
 {
 	const struct checkpoint *c = e->p->c;
-	const struct tag_file *f = recut_model_of(&recut_of(e->p)->s, kind_of(e->group), e->i);
+	const struct tag_file *f = recut_file_of(&recut_of(e->p)->s, kind_of(e->group), e->i).old;
 
 	if (recut_of(e->p)->copied)
 		*out = plan_copy_of(f, c->files, c->shards);

@@ -7,6 +7,7 @@
 #include <stddef.h>
 
 #include "ckpt/base/arena.h"
+#include "ckpt/format/names.h"
 #include "ckpt/table/checkpoint.h"
 
 struct file_layout;
@@ -51,14 +52,19 @@ int recut_check_cut(const struct checkpoint *c, unsigned stage, struct errmsg *e
  */
 size_t recut_count(const struct recut *s, enum checkpoint_object what);
 
+/* One of them, which is modelled on an old rank's object: new rank r of n old ranks takes that of
+ * r mod n. */
+struct recut_file {
+	struct ckname id;
+	unsigned old_rank;
+	const struct tag_file *old; /* has that object, and the new file's time; NULL: none has it */
+};
+
+struct recut_file recut_file_of(const struct recut *s, enum checkpoint_object what, size_t number);
+
 /* Return the name that DeepSpeed gives to a file. */
 void recut_name(const struct recut *s, enum checkpoint_object what, size_t number,
 		char name[NAME_MAX + 1]);
-
-/* Return the old file that a new one is modelled on, or NULL: new rank r of n old ranks takes
- * that of r mod n.  The new file has its timestamp. */
-const struct tag_file *recut_model_of(const struct recut *s, enum checkpoint_object what,
-				      size_t number);
 
 /* Do the files of experts differ, too, and the object of one of them. */
 bool recut_edits_experts(const struct recut *s);

@@ -9,56 +9,47 @@
 #include "ckpt/table/tagdir.h"
 #include "ckpt/views/zero_object.h"
 
-/* Does every data-parallel rank have such an object? */
-static bool is_per_rank(enum checkpoint_object what, bool zero3)
+/* The files with such an object of one model-parallel rank. */
+static unsigned count_ranks(enum checkpoint_object what, bool zero3, unsigned ranks)
 {
-	return what == OBJECT_OPTIMIZER || zero3;
-}
-
-static unsigned files_per_mp(const struct recut *s, enum checkpoint_object what)
-{
-	return is_per_rank(what, s->stage == 3) ? s->ranks : 1;
+	return what == OBJECT_OPTIMIZER || zero3 ? ranks : 1;
 }
 
 size_t recut_count(const struct recut *s, enum checkpoint_object what)
 {
-	return (size_t)(s->c->tp * s->c->pp) * files_per_mp(s, what);
+	return (size_t)(s->c->tp * s->c->pp) * count_ranks(what, s->stage == 3, s->ranks);
 }
 
-/* The old rank whose object a new one is modelled on. */
-static unsigned old_rank(const struct recut *s, enum checkpoint_object what, size_t number)
+struct recut_file recut_file_of(const struct recut *s, enum checkpoint_object what, size_t number)
 {
-	return (unsigned)(number % files_per_mp(s, what)) %
-	       (is_per_rank(what, s->c->facts.zero3) ? s->c->dp : 1);
-}
+	const unsigned ranks = count_ranks(what, s->stage == 3, s->ranks);
+	struct recut_file f = {
+		.id = { .kind = what == OBJECT_OPTIMIZER ? TAG_FILE_OPTIM
+				: s->stage == 3          ? TAG_FILE_MODEL3
+							 : TAG_FILE_MODEL,
+			.dp = (unsigned)(number % ranks),
+			.mp = (unsigned)(number / ranks) },
+	};
 
-const struct tag_file *recut_model_of(const struct recut *s, enum checkpoint_object what,
-				      size_t number)
-{
-	return checkpoint_file(s->c, what, (unsigned)(number / files_per_mp(s, what)),
-			       old_rank(s, what, number));
+	f.old_rank = f.id.dp % count_ranks(what, s->c->facts.zero3, s->c->dp);
+	f.old = checkpoint_file(s->c, what, f.id.mp, f.old_rank);
+	return f;
 }
 
 void recut_name(const struct recut *s, enum checkpoint_object what, size_t number,
 		char name[NAME_MAX + 1])
 {
 	static const char per_rank[] = "zero_pp_rank_";
-	const struct ckname id = {
-		.kind = what == OBJECT_OPTIMIZER ? TAG_FILE_OPTIM
-			: s->stage == 3		 ? TAG_FILE_MODEL3
-						 : TAG_FILE_MODEL,
-		.dp = (unsigned)(number % files_per_mp(s, what)),
-		.mp = (unsigned)(number / files_per_mp(s, what)),
-	};
-	const struct tag_file *f = recut_model_of(s, what, number);
-	const char *at = f ? strstr(f->name, per_rank) : NULL;
+	const struct recut_file f = recut_file_of(s, what, number);
+	const char *at = f.old ? strstr(f.old->name, per_rank) : NULL;
+	const char *rest = at ? at + strlen(per_rank) : NULL;
 
 	/* Names of old files may begin with a type, or lack a separator. */
-	if (at && id.kind != TAG_FILE_MODEL)
-		snprintf(name, NAME_MAX + 1, "%.*s%s%u%s", (int)(at - f->name), f->name, per_rank,
-			 id.dp, at + strlen(per_rank) + strspn(at + strlen(per_rank), "0123456789"));
+	if (at && f.id.kind != TAG_FILE_MODEL)
+		snprintf(name, NAME_MAX + 1, "%.*s%u%s", (int)(rest - f.old->name), f.old->name,
+			 f.id.dp, rest + strspn(rest, "0123456789"));
 	else
-		names_format(id, s->c->facts.bf16_names, name);
+		names_format(f.id, s->c->facts.bf16_names, name);
 }
 
 struct value *zero_object_map(struct zero_object *o, struct value *out, const struct value *from,
@@ -182,17 +173,17 @@ struct value *recut_lay_out(const struct recut *s, enum checkpoint_object what, 
 			  struct file_layout *d)
 {
 	struct checkpoint *c = s->c;
-	const unsigned files = files_per_mp(s, what);
-	const unsigned mp = (unsigned)(number / files), old = old_rank(s, what, number);
+	const struct recut_file f = recut_file_of(s, what, number);
+	const unsigned mp = f.id.mp;
 	struct zero_object o = {
 		.s = s,
 		.m = &s->mp[mp],
 		.mp = mp,
-		.rank = (unsigned)(number % files),
-		.old_rank = old,
-		.root = what == OBJECT_MODEL ? zero_object_states(c, mp, old, d)
-					     : c->ops->object(c, what, mp, old, d),
-		.file = checkpoint_path(c, what, mp, old),
+		.rank = f.id.dp,
+		.old_rank = f.old_rank,
+		.root = what == OBJECT_MODEL ? zero_object_states(c, mp, f.old_rank, d)
+					     : c->ops->object(c, what, mp, f.old_rank, d),
+		.file = f.old ? f.old->path : c->path,
 		.d = d,
 		.a = &d->a,
 	};
