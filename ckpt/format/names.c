@@ -46,6 +46,14 @@ static bool skip_number(const char **s, unsigned *out)
 	return true;
 }
 
+const char *names_in_tied(const char *name)
+{
+	const size_t n = strlen(NAMES_TIED);
+	const char *dot = strncmp(name, NAMES_TIED, n) == 0 ? strchr(name + n, '.') : NULL;
+
+	return dot ? dot + 1 : NULL;
+}
+
 bool names_ends_with(const char *s, const char *tail)
 {
 	const size_t n = strlen(s), t = strlen(tail);

@@ -55,6 +55,11 @@ bool names_is_param(const char *name);
 /* Is this the directory of a rank ("rank07") in NAMES_SWAP_DIR? */
 bool names_is_swap_rank(const char *name, unsigned *rank);
 
+/* What a tied module of a pipeline calls a parameter that is called tied_modules.KEY.THIS; NULL: it
+ * is of none (runtime/pipe/module.py). */
+#define NAMES_TIED "tied_modules."
+const char *names_in_tied(const char *name);
+
 bool names_ends_with(const char *s, const char *tail);
 
 /* The file that describes a PyTorch distributed checkpoint, and that is written last. */

@@ -19,13 +19,12 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/table/tagdir.h"
 #include "ckpt/format/cast.h"
+#include "ckpt/format/names.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/format/value.h"
 #include "ckpt/io/shards.h"
 #include "ckpt/zero/checkpoint.h"
 #include "ckpt/zero/rows.h"
-
-#define TIED "tied_modules."
 
 /* Elements that tell whether two tensors are the same. */
 #define PROBE 1024
@@ -78,21 +77,6 @@ static bool is_slice(const struct layer *l, const struct slice *s, const struct 
 	       begins_with(r, s, r->c.ranks[s->mp].groups[s->group].states->v, first, t.dtype, n);
 }
 
-/* Return the tied module's prefix of the layer's names if slice `s` is of one, and the layer
- * has it; or NULL. */
-static char *match_tie(struct layer *l, const struct slice *s)
-{
-	const char *dot = strncmp(s->name, TIED, strlen(TIED)) == 0
-				  ? strchr(s->name + strlen(TIED), '.')
-				  : NULL;
-
-	for (size_t k = 0; dot && k < l->entries->n; k++)
-		if (value_is_str(l->entries->v[k].key, dot + 1) &&
-		    is_slice(l, s, l->entries->v[k].val))
-			return arena_strndup(&l->arena, s->name, (size_t)(dot + 1 - s->name));
-	return NULL;
-}
-
 /* Return the prefix of the open layer's names if it is tied, in the arena; or NULL. */
 static char *find_tie(struct layer *l)
 {
@@ -100,8 +84,14 @@ static char *find_tie(struct layer *l)
 	char *found = NULL;
 
 	for (unsigned mp = l->file->id.mp; !found && mp < l->f->r->dir.mp_degree; mp += m->tp)
-		for (size_t i = 0; !found && i < m->ranks[mp].nslices; i++)
-			found = match_tie(l, &m->ranks[mp].slices[i]);
+		for (size_t i = 0; !found && i < m->ranks[mp].nslices; i++) {
+			const struct slice *s = &m->ranks[mp].slices[i];
+			const char *in = names_in_tied(s->name);
+			const struct value *v = in ? value_find(l->pt.root, in) : NULL;
+
+			if (v && is_slice(l, s, v))
+				found = arena_strndup(&l->arena, s->name, (size_t)(in - s->name));
+		}
 	return found;
 }
 

@@ -20,8 +20,6 @@
 #include "ckpt/format/value.h"
 #include "ckpt/zero/stage0_build.h"
 
-#define TIED "tied_modules."
-
 int stage0_tensor(struct stage0_builder *b, const struct ptfile *pt, uint32_t file,
 		  const struct value *v, const char *key, const struct stored **out)
 {
@@ -89,22 +87,20 @@ static int add_param(struct stage0_builder *b, const char *name, const struct st
 
 /* What the names of the tied module that a layer is begin with, by those that the model's
  * rules have for such; NULL: it is none. */
-static const char *find_tie(struct stage0_builder *b, const struct value_dict *layer)
+static const char *find_tie(struct stage0_builder *b, const struct value *layer)
 {
 	for (size_t i = 0; i < b->nties; i++) {
-		const char *dot = strchr(b->ties[i] + strlen(TIED), '.');
+		const char *in = names_in_tied(b->ties[i]);
 
-		for (size_t k = 0; dot && k < layer->n; k++)
-			if (value_is_str(layer->v[k].key, dot + 1))
-				return arena_strndup(&b->o->arena, b->ties[i],
-						     (size_t)(dot + 1 - b->ties[i]));
+		if (in && value_find(layer, in))
+			return arena_strndup(&b->o->arena, b->ties[i], (size_t)(in - b->ties[i]));
 	}
 	return NULL;
 }
 
 static bool is_tied(const char *name)
 {
-	return strncmp(name, TIED, strlen(TIED)) == 0;
+	return strncmp(name, NAMES_TIED, strlen(NAMES_TIED)) == 0;
 }
 
 /* Collect the patterns that name parameters of tied modules, without their escapes. */
@@ -187,7 +183,7 @@ static int add_layer(struct stage0_builder *b, const struct tag_file *f)
 	b->o->arena.limit += pt.arena.used * STAGE0_MEMORY_PER_BYTE;
 	d = value_pairs(pt.root);
 	snprintf(number, sizeof(number), "%u.", f->id.layer);
-	rc = d ? add_tensors(b, &pt, (uint32_t)(f - b->s->dir->files), d, find_tie(b, d) ?: number)
+	rc = d ? add_tensors(b, &pt, (uint32_t)(f - b->s->dir->files), d, find_tie(b, pt.root) ?: number)
 	       : errmsg_set(b->err, -EBADMSG, "%s: is no dict", f->path);
 	ptfile_close(&pt);
 	return rc;
