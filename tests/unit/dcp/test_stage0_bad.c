@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "ckpt/base/array.h"
+#include "ckpt/base/bytes.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/table/detect.h"
 #include "ckpt/format/pickle.h"
@@ -252,6 +253,37 @@ static void damage_is_refused(void **state)
 		mkckpt_free_dir(dir);
 	}
 	assert_int_equal(failures, 0);
+}
+
+static void append(void *ctx, const char *text)
+{
+	bytebuf_add_format(ctx, "%s\n", text);
+}
+
+/* A warning about steps reads those that are Python's numbers, too. */
+static void steps_may_be_numbers(void **state)
+{
+	static const struct damage steps[] = {
+		{ FP32, STATE(0) "['step'] = 4", 0, "" },
+		{ FP32, STATE(0) "['step'] = 2", 0, "has made 2 steps" },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(steps); i++) {
+		char *const dir = damage(&steps[i]);
+		struct bytebuf said = { 0 };
+		struct plan *p;
+
+		assert_int_equal(plan_open(test_context(), dir, &options, &p, NULL), 0);
+		assert_int_equal(plan_check(p, NULL), 0);
+		plan_warn(p, &(struct errmsg_sink){ append, &said });
+		bytebuf_add(&said, "", 1);
+		assert_int_equal(!strstr((const char *)said.data, "has made "), !*steps[i].expect);
+		assert_non_null(strstr((const char *)said.data, steps[i].expect));
+		bytebuf_done(&said);
+		plan_close(p);
+		mkckpt_free_dir(dir);
+	}
 }
 
 /* The other files are not opened to see that a directory has such a checkpoint. */
@@ -516,6 +548,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(damage_is_refused),
+		cmocka_unit_test(steps_may_be_numbers),
 		cmocka_unit_test(first_model_states_show_a_checkpoint),
 		cmocka_unit_test(memory_is_bounded_by_the_file),
 		cmocka_unit_test(layers_do_not_stay_open),
