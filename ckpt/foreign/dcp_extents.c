@@ -89,11 +89,6 @@ struct laying {
 	struct errmsg *err;
 };
 
-static int dcp_extents_nomem(const struct laying *l)
-{
-	return errmsg_nomem(l->err, l->t->key);
-}
-
 static int fail_many(const struct laying *l)
 {
 	return errmsg_set(l->err, -E2BIG, "%s: %s: is cut into too many pieces", l->b->dir,
@@ -116,7 +111,7 @@ static int add_run(struct laying *l, const struct dcp_chunk *c, const struct ten
 		if (ok && l->out.n > RUNS_MAX)
 			return fail_many(l);
 	}
-	return ok ? 0 : dcp_extents_nomem(l);
+	return ok ? 0 : errmsg_nomem(l->err, l->t->key);
 }
 
 struct run {
@@ -150,7 +145,7 @@ static int list_runs(const struct laying *l, const struct band *band, uint64_t l
 			if (*n == RUNS_MAX)
 				return fail_many(l);
 			if (!array_reserve(runs, &cap, *n + 1, sizeof(**runs)))
-				return dcp_extents_nomem(l);
+				return errmsg_nomem(l->err, l->t->key);
 			(*runs)[(*n)++] = x;
 			e += x.n;
 		}
@@ -199,7 +194,7 @@ static int add_chunk(struct laying *l, const struct band *band, uint64_t begin)
 		return add_run(l, c, NULL, 0, c->numel);
 	rc = dcp_storage_view(l->b, l->t, c, &view, l->err);
 	if (!rc && !gathers_add_tensor(l->gathers, &view, c->file, c->data, l->t->dtype, &l->out))
-		rc = dcp_extents_nomem(l);
+		rc = errmsg_nomem(l->err, l->t->key);
 	return rc;
 }
 
@@ -282,7 +277,7 @@ static int list_pieces(struct row *r, const struct band *b, unsigned d)
 		r->index[d] = x.v->offset[d];
 		if (n == 1 && product(x.v->size, d + 1, ndim) == product(x.box, d + 1, ndim)) {
 			if (!add_segment(r, x.v, d, x.v->size[d] * product(x.box, d + 1, ndim)))
-				return dcp_extents_nomem(r->l);
+				return errmsg_nomem(r->l->err, r->l->t->key);
 			continue;
 		}
 		for (; !rc && r->index[d] < end; r->index[d]++)
@@ -302,7 +297,7 @@ static int add_gather(struct laying *l, const struct band *b, unsigned d, uint64
 	uint64_t *stride = calloc(b->n, sizeof(*stride));
 	bool ok = sources && stride;
 	struct gather *x = NULL;
-	int rc = ok ? list_pieces(&r, b, d) : dcp_extents_nomem(l);
+	int rc = ok ? list_pieces(&r, b, d) : errmsg_nomem(l->err, l->t->key);
 
 	for (size_t i = 0; !rc && ok && i < b->n; i++) {
 		stride[i] = product(b->v[i].size, d, ndim);
@@ -326,13 +321,13 @@ static int add_gather(struct laying *l, const struct band *b, unsigned d, uint64
 				  (uint32_t)l->gathers->n, 0, l->t->dtype) &&
 				       gathers_add(l->gathers, x)
 			       ? 0
-			       : dcp_extents_nomem(l);
+			       : errmsg_nomem(l->err, l->t->key);
 	}
 	free(r.g.segs);
 	for (size_t i = 0; sources && i < b->n; i++)
 		extent_done(&sources[i]);
 	free(sources);
-	return rc > 0 ? add_runs(l, b, begin) : rc ?: dcp_extents_nomem(l);
+	return rc > 0 ? add_runs(l, b, begin) : rc ?: errmsg_nomem(l->err, l->t->key);
 }
 
 static bool is_strided(const struct band *b)
@@ -415,7 +410,7 @@ int dcp_extents_add(const struct dcp_storage *b, const struct dcp_range *r, enum
 	rc = lay_out(&l, &all);
 	if (!rc && !extent_add_range(out, &l.out, (r->first - l.base) * dtype_size(t->dtype),
 				     r->numel * dtype_size(t->dtype), t->dtype, to))
-		rc = dcp_extents_nomem(&l);
+		rc = errmsg_nomem(err, t->key);
 	extent_done(&l.out);
 	return rc;
 }

@@ -45,15 +45,21 @@ struct dcp_entry *dcp_weight_find(const struct dcp_reader *f, const char *name)
 }
 
 /* The state of a parameter that has this name, or NULL. */
-static struct dcp_entry *find_state(const struct dcp_reader *f, const char *param, const char *field)
+static struct dcp_entry *find_state(const struct dcp_param *p, const char *field)
 {
-	size_t n;
-	const struct dcp_finding *e = dcp_findings_find(&f->states, param, &n);
-
-	for (size_t i = 0; i < n; i++)
-		if (strcmp(e[i].field, field) == 0)
-			return e[i].entry;
+	for (size_t i = 0; i < p->nfound; i++)
+		if (strcmp(p->found[i].field, field) == 0)
+			return p->found[i].entry;
 	return NULL;
+}
+
+size_t dcp_model_count(const struct dcp_model *o)
+{
+	size_t n = 0;
+
+	for (size_t g = 0; g < o->ngroups; g++)
+		n += o->groups[g].nparams;
+	return n;
 }
 
 static int read_number(const struct dcp_reader *f, struct dcp_entry *t, struct value **v)
@@ -119,12 +125,11 @@ static void add_zero_states(const struct dcp_reader *f, struct dcp_group *g)
 	g->states[2] = (struct dcp_state){ .name = "exp_avg_sq", .flat = true };
 }
 
-/* The first parameter of a group that has states, and these; NULL if none has any. */
-static const struct dcp_param *find_first(const struct dcp_reader *f, const struct dcp_group *g,
-					  const struct dcp_finding **e, size_t *n)
+/* The first parameter of a group that has states; NULL if none has any. */
+static const struct dcp_param *find_first(const struct dcp_group *g)
 {
 	for (size_t i = 0; i < g->nparams; i++)
-		if ((*e = dcp_findings_find(&f->states, g->params[i].name, n)))
+		if (g->params[i].nfound)
 			return &g->params[i];
 	return NULL;
 }
@@ -133,15 +138,10 @@ static const struct dcp_param *find_first(const struct dcp_reader *f, const stru
  * all groups if none of its parameters ever got a gradient. */
 static int find_states(const struct dcp_reader *f, struct dcp_group *g)
 {
-	const struct dcp_finding *e = NULL;
-	size_t n = 0;
-	const struct dcp_param *p = find_first(f, g, &e, &n);
+	const struct dcp_param *p = find_first(g) ?: f->trained;
+	const size_t n = p ? p->nfound : 0;
 	int rc = 0;
 
-	if (!p && f->trained) {
-		p = f->trained;
-		e = dcp_findings_find(&f->states, p->name, &n);
-	}
 	/* Those of the checkpoint or of add_zero_states, and Megatron's step. */
 	g->states = arena_alloc(f->a, (n + 3 + 1) * sizeof(*g->states));
 	if (!g->states)
@@ -149,7 +149,7 @@ static int find_states(const struct dcp_reader *f, struct dcp_group *g)
 	if (!f->o->has_optimizer)
 		add_zero_states(f, g);
 	for (size_t i = 0; !rc && i < n; i++)
-		rc = add_state(f, g, p, &e[i]);
+		rc = add_state(f, g, p, &p->found[i]);
 	return rc;
 }
 
@@ -174,7 +174,7 @@ static int find_param_states(const struct dcp_reader *f, const struct dcp_group 
 		return errmsg_nomem(f->err, f->file);
 	for (size_t i = 0; !rc && i < g->nstates; i++) {
 		const struct dcp_state *s = &g->states[i];
-		struct dcp_entry *t = find_state(f, p->name, s->name);
+		struct dcp_entry *t = find_state(p, s->name);
 
 		p->states[i] = t;
 		n += t != NULL;
@@ -190,23 +190,22 @@ static int find_param_states(const struct dcp_reader *f, const struct dcp_group 
  * zeros. */
 static int complete_group(struct dcp_reader *f, struct dcp_group *g)
 {
-	size_t have;
 	double step = -1; /* of the first parameter; not known yet */
 	int rc = find_states(f, g);
 
 	for (size_t i = 0; !rc && i < g->nparams; i++) {
 		struct dcp_param *p = &g->params[i];
+		struct dcp_entry *master = find_state(p, DCP_MASTER);
+		const size_t have = p->nfound - (master != NULL);
 		const int n = find_param_states(f, g, p, &step);
 
 		if (n < 0)
 			return n;
-		dcp_findings_find(&f->states, p->name, &have);
-		have -= find_state(f, p->name, DCP_MASTER) != NULL;
 		if (have && (have > (size_t)n || have < g->nstates))
 			return ERRMSG_FILE(f, -ENOTSUP,
 				"%s has %zu states, of which %d are among the %zu of its group",
 				p->name, have, n, g->nstates);
-		p->master = find_state(f, p->name, DCP_MASTER) ?: p->weight;
+		p->master = master ?: p->weight;
 		rc = check_flat(f, p, p->master);
 		if (!rc && p->weight->owner)
 			rc = ERRMSG_FILE(f, -ENOTSUP, "%s: is twice in the optimizer's groups",
@@ -221,7 +220,7 @@ static int complete_group(struct dcp_reader *f, struct dcp_group *g)
 	return rc;
 }
 
-/* Find the weight of a parameter. */
+/* Find the weight and the states of a parameter. */
 static int set_weight(const struct dcp_reader *f, struct dcp_param *p)
 {
 	struct dcp_entry *w = dcp_weight_find(f, p->name);
@@ -233,6 +232,7 @@ static int set_weight(const struct dcp_reader *f, struct dcp_param *p)
 	if (!cast_knows(w->dtype))
 		return ERRMSG_FILE(f, -ENOTSUP, "%s: is of a type that is not read", w->key);
 	p->weight = p->master = w;
+	p->found = dcp_findings_find(&f->states, p->name, &p->nfound);
 	return 0;
 }
 
@@ -312,7 +312,7 @@ static int check_plain(const struct dcp_reader *f)
 		for (size_t i = 0; i < g->nparams; i++) {
 			const struct dcp_param *p = &g->params[i];
 
-			if (dcp_findings_find(&f->states, p->name, &(size_t){ 0 }) &&
+			if (p->nfound &&
 			    (!largest || p->weight->numel > largest->weight->numel)) {
 				group = g;
 				largest = p;
@@ -344,12 +344,9 @@ static int complete_groups(struct dcp_reader *f)
 
 	f->trained = NULL;
 	for (size_t i = 0; !rc && i < o->ngroups; i++) {
-		const struct dcp_finding *e;
-		size_t n;
-
 		for (size_t k = 0; !rc && k < o->groups[i].nparams; k++)
 			rc = set_weight(f, &o->groups[i].params[k]);
-		f->trained = f->trained ?: find_first(f, &o->groups[i], &e, &n);
+		f->trained = f->trained ?: find_first(&o->groups[i]);
 	}
 	for (size_t i = 0; !rc && i < o->ngroups; i++) {
 		struct dcp_group *g = &o->groups[i];

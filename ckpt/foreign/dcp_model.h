@@ -10,6 +10,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/foreign/dcp_metadata.h"
 
+struct dcp_finding;
 struct dcp_storage;
 struct uckpt;
 struct value;
@@ -25,6 +26,8 @@ struct dcp_state {
 struct dcp_param {
 	const char *name;  /* until the model is known, perhaps its number */
 	const char *known; /* the name that is recorded beside that, or NULL */
+	const struct dcp_finding *found; /* its states, as dcp_findings_find */
+	size_t nfound;
 	struct dcp_entry *weight;
 	struct dcp_entry *master;  /* the weight in float32, or `weight` */
 	struct dcp_entry **states; /* the flat ones, by number in the group; NULL: zeros */
@@ -93,6 +96,9 @@ size_t dcp_megatron_group(const struct dcp_megatron *x, const char *name, unsign
  */
 int dcp_megatron_find(struct dcp_megatron *x, struct dcp_metadata *m, struct uckpt *u,
 		      const char *dir, struct errmsg *err);
+
+/* The parameters of all groups. */
+size_t dcp_model_count(const struct dcp_model *o);
 
 /*
  * Find the model and its optimizer among the entries of a checkpoint.  Without an optimizer,

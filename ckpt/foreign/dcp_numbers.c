@@ -89,24 +89,26 @@ static void list_shapes(struct matching *m)
 	}
 }
 
-/* May the tensor be a parameter of the group?  One whose shape several groups have is of
- * any of these. */
-static bool is_allowed(const struct matching *m, size_t group, const struct dcp_entry *t)
+static const struct shape *find_shape(const struct matching *m, const struct dcp_entry *t)
 {
 	const struct shape key = { t, 0, false };
-	const struct shape *s = NULL;
 
-	if (!cast_knows(t->dtype) || !dcp_is_floating(t->dtype) || dcp_is_known_buffer(t))
-		return false;
-	if (m->nshapes)
-		s = bsearch(&key, m->shapes, m->nshapes, sizeof(*m->shapes), by_shape);
-	return !s || s->shared || s->group == group;
+	return bsearch(&key, m->shapes, m->nshapes, sizeof(*m->shapes), by_shape);
 }
 
+/* May tensor `k` be parameter `i`, of the group?  One whose shape several groups have is of
+ * any of these. */
 static bool fits(const struct matching *m, size_t group, size_t i, size_t k)
 {
-	return !m->tied[k] && (m->buffers || !m->tensors[k]->is_buffer) &&
-	       is_allowed(m, group, m->tensors[k]) && (!m->like[i] || dcp_same_shape(m->like[i], m->tensors[k]));
+	const struct dcp_entry *t = m->tensors[k];
+	const struct shape *s;
+
+	if (m->tied[k] || (t->is_buffer && !m->buffers) || !cast_knows(t->dtype) ||
+	    !dcp_is_floating(t->dtype) || dcp_is_known_buffer(t))
+		return false;
+	s = find_shape(m, t);
+	return (!s || s->shared || s->group == group) &&
+	       (!m->like[i] || dcp_same_shape(m->like[i], t));
 }
 
 /* Find other names of matrices.  Vectors that are alike may be constants. */
@@ -129,16 +131,10 @@ static int check_only(const struct matching *m, size_t i, const char *number)
 {
 	const struct dcp_reader *f = m->f;
 
-	if (m->like[i] && f->o->ngroups > 1) {
-		const struct shape key = { m->like[i], 0, false };
-		const struct shape *s =
-			bsearch(&key, m->shapes, m->nshapes, sizeof(*m->shapes), by_shape);
-
-		if (s->shared)
-			return ERRMSG_FILE(f, -ENOTSUP,
-				"%s: several groups of the optimizer have parameters of this shape, by number: which ones is not recorded; save what get_state_dict returns",
-				m->like[i]->key);
-	}
+	if (m->like[i] && find_shape(m, m->like[i])->shared)
+		return ERRMSG_FILE(f, -ENOTSUP,
+			"%s: several groups of the optimizer have parameters of this shape, by number: which ones is not recorded; save what get_state_dict returns",
+			m->like[i]->key);
 	return m->first[i] == m->last[i]
 		       ? 0
 		       : ERRMSG_FILE(f, -ENOTSUP,
@@ -189,15 +185,6 @@ static int match_groups(struct matching *m, struct dcp_entry **found)
 	return rc;
 }
 
-static size_t count_params(const struct dcp_model *o)
-{
-	size_t n = 0;
-
-	for (size_t g = 0; g < o->ngroups; g++)
-		n += o->groups[g].nparams;
-	return n;
-}
-
 /* Entries are in the model's order. */
 static int by_place(const void *a, const void *b)
 {
@@ -210,7 +197,7 @@ static int by_place(const void *a, const void *b)
 int dcp_numbers_match(struct dcp_reader *f, const struct dcp_findings *tensors,
 		      struct dcp_entry **found)
 {
-	const size_t n = tensors->n, count = count_params(f->o);
+	const size_t n = tensors->n, count = dcp_model_count(f->o);
 
 	/* Most dicts are none of the model, and there may be many. */
 	if (n < count)
@@ -299,7 +286,7 @@ int dcp_numbers_check(struct dcp_reader *f)
 
 int dcp_numbers_resolve(struct dcp_reader *f)
 {
-	struct dcp_entry **found = calloc(count_params(f->o) + 1, sizeof(struct dcp_entry *));
+	struct dcp_entry **found = calloc(dcp_model_count(f->o) + 1, sizeof(struct dcp_entry *));
 	int rc = found ? 0 : errmsg_nomem(f->err, f->file);
 
 	rc = rc ?: dcp_numbers_match(f, &f->weights, found) ?: give_names(f, found);

@@ -264,11 +264,7 @@ struct dcp_finding *dcp_findings_find(const struct dcp_findings *l, const char *
 
 bool dcp_findings_of_groups(const struct dcp_model *o, struct arena *a, struct dcp_findings *out)
 {
-	size_t n = 0;
-
-	for (size_t g = 0; g < o->ngroups; g++)
-		n += o->groups[g].nparams;
-	*out = (struct dcp_findings){ .v = arena_alloc(a, (n + 1) * sizeof(*out->v)) };
+	*out = (struct dcp_findings){ .v = arena_alloc(a, (dcp_model_count(o) + 1) * sizeof(*out->v)) };
 	for (size_t g = 0; out->v && g < o->ngroups; g++)
 		for (size_t i = 0; i < o->groups[g].nparams; i++)
 			out->v[out->n++].param = o->groups[g].params[i].name;

@@ -18,11 +18,6 @@
 #include "ckpt/table/model.h"
 #include "ckpt/zero/shard_impl.h"
 
-static int dcp_rows_nomem(const struct dcp_checkpoint *x, struct errmsg *err)
-{
-	return errmsg_nomem(err, x->c.path);
-}
-
 /* Describe a state of a group. */
 static int describe_state(struct dcp_checkpoint *x, const struct dcp_state *s,
 			  struct param_state *out, struct errmsg *err)
@@ -50,7 +45,7 @@ static int refuse_states(struct dcp_checkpoint *x, struct param_states *to, cons
 	to->n = 1;
 	to->refused_rc = -ENOTSUP;
 	to->refused = arena_strdup(&x->arena, text);
-	return to->refused ? 0 : dcp_rows_nomem(x, err);
+	return to->refused ? 0 : errmsg_nomem(err, x->c.path);
 }
 
 /* Describe the states of a group; the last of several of one name counts. */
@@ -61,7 +56,7 @@ static int describe_states(struct dcp_checkpoint *x, const struct dcp_group *g,
 
 	to->v = arena_alloc(&x->arena, (g->nstates + 1) * sizeof(*to->v));
 	if (!to->v)
-		return dcp_rows_nomem(x, err);
+		return errmsg_nomem(err, x->c.path);
 	to->v[to->n++] =
 		(struct param_state){ .name = "fp32", .dtype = DTYPE_F32, .requires_grad = true };
 	for (size_t i = 0; !rc && i < g->nstates; i++) {
@@ -167,19 +162,15 @@ static int alloc_tables(struct dcp_checkpoint *x, size_t nparams, struct errmsg 
 		x->groups[g].slices =
 			arena_alloc(a, (x->groups[g].n + 1) * sizeof(*x->groups[g].slices));
 	}
-	return a->failed ? dcp_rows_nomem(x, err) : 0;
+	return a->failed ? errmsg_nomem(err, x->c.path) : 0;
 }
 
 /* Make the rows of the universal tree. */
 static int add_universal(struct dcp_checkpoint *x, struct errmsg *err)
 {
 	const struct dcp_model *o = &x->model;
-	size_t nparams = 0;
-	int rc;
+	int rc = alloc_tables(x, dcp_model_count(o), err);
 
-	for (size_t g = 0; g < o->ngroups; g++)
-		nparams += o->groups[g].nparams;
-	rc = alloc_tables(x, nparams, err);
 	for (size_t g = 0; !rc && g < o->ngroups; g++) {
 		rc = describe_states(x, &o->groups[g], &x->states[g], err);
 		for (size_t i = 0; !rc && i < o->groups[g].nparams; i++)
@@ -198,7 +189,7 @@ static int add_universal(struct dcp_checkpoint *x, struct errmsg *err)
 	qsort(x->rows, x->nrows, sizeof(*x->rows), array_by_text);
 	x->c.params = x->rows;
 	x->c.nparams = x->nrows;
-	return x->arena.failed ? dcp_rows_nomem(x, err) : 0;
+	return x->arena.failed ? errmsg_nomem(err, x->c.path) : 0;
 }
 
 /* Append a row to the order of zero_to_fp32.py, which a state dict has. */
@@ -303,5 +294,5 @@ int dcp_rows(struct dcp_checkpoint *x, const struct user_rules *rules, struct er
 		.global_steps = x->model.step,
 		.module_dtype = module_dtype(&x->model),
 	};
-	return x->arena.failed ? dcp_rows_nomem(x, err) : 0;
+	return x->arena.failed ? errmsg_nomem(err, x->c.path) : 0;
 }
