@@ -12,9 +12,11 @@
 
 #include <assert.h>
 #include <pthread.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -122,6 +124,23 @@ char *arena_strndup(struct arena *a, const char *s, size_t len)
 	if (copy)
 		copy[len] = '\0';
 	return copy;
+}
+
+char *arena_format(struct arena *a, const char *fmt, ...)
+{
+	va_list args, again;
+	char *out;
+	int n;
+
+	va_start(args, fmt);
+	va_copy(again, args);
+	n = vsnprintf(NULL, 0, fmt, args);
+	out = arena_alloc(a, (size_t)n + 1);
+	if (out)
+		vsnprintf(out, (size_t)n + 1, fmt, again);
+	va_end(args);
+	va_end(again);
+	return out;
 }
 
 bool arena_reserve(struct arena *a, void *array, size_t n, size_t *cap,

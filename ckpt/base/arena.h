@@ -28,6 +28,9 @@ void *arena_copy(struct arena *a, const void *from, size_t size);
 char *arena_strdup(struct arena *a, const char *s);
 char *arena_strndup(struct arena *a, const char *s, size_t len);
 
+/* A formatted string, of any length.  NULL as arena_alloc. */
+char *arena_format(struct arena *a, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
 /*
  * Make room for `want` elements of `elem` bytes in an array of which `n` are in
  * use and `*cap` allocated.  `array` is the address of the caller's pointer to

@@ -31,15 +31,13 @@ static struct dcp_checkpoint *own(struct checkpoint *c)
 static int read_metadata(struct dcp_checkpoint *x, struct errmsg *err)
 {
 	const char *const *pair;
+	const char *path = arena_format(&x->arena, "%s/" DCP_METADATA, x->c.path);
 	struct attrs a;
-	char *path;
-	int rc = 0;
+	int rc;
 
-	if (asprintf(&path, "%s/" DCP_METADATA, x->c.path) < 0)
+	if (!path)
 		return errmsg_nomem(err, x->c.path);
-	rc = io_stat(x->c.u, path, 0, &a, NULL, NULL);
-	free(path);
-	if (!rc) {
+	if (!io_stat(x->c.u, path, 0, &a, NULL, NULL)) {
 		rc = dcp_metadata_add(&x->metadata, x->c.u, x->c.path, err);
 		x->c.witness = x->metadata.nfiles - 1;
 		return rc;
@@ -49,13 +47,13 @@ static int read_metadata(struct dcp_checkpoint *x, struct errmsg *err)
 		return rc;
 	pair = detect_dcp_pair(x->c.u, x->c.path, x->c.names_there) ?: names_dcp_pairs[0];
 	for (size_t i = 0; !rc && i < 2; i++) {
-		if (asprintf(&path, "%s/%s", x->c.path, pair[i]) < 0)
+		path = arena_format(&x->arena, "%s/%s", x->c.path, pair[i]);
+		if (!path)
 			return errmsg_nomem(err, x->c.path);
 		if (!i || !io_stat(x->c.u, path, 0, &a, NULL, NULL))
 			rc = dcp_metadata_add(&x->metadata, x->c.u, path, err);
 		if (!i)
 			x->c.witness = x->metadata.nfiles - 1;
-		free(path);
 	}
 	return rc;
 }

@@ -33,14 +33,8 @@ struct fused {
 static const struct dcp_entry *find_weight(const struct dcp_reader *f, const char *prefix, size_t n,
 					   const char *rest, const char **name)
 {
-	char *text = arena_alloc(f->a, n + strlen(rest) + 1);
-
-	if (!text)
-		return NULL;
-	memcpy(text, prefix, n);
-	strcpy(text + n, rest);
-	*name = text;
-	return dcp_weight_find(f, text);
+	*name = arena_format(f->a, "%.*s%s", (int)n, prefix, rest);
+	return *name ? dcp_weight_find(f, *name) : NULL;
 }
 
 /* The rows of a head: the option's, or the width of a norm of each head's queries; 0 if

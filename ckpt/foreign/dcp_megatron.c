@@ -11,7 +11,6 @@
 #include "ckpt/foreign/dcp_model.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -171,12 +170,12 @@ static int add_layers(struct dcp_metadata *m, const struct dcp_entry *stack, con
 		      const char *name, const char *rest)
 {
 	struct dcp_chunk *c = stack->chunks, *end = c + stack->nchunks;
-	const size_t room = strlen(name) + 24;
 
 	while (c < end && !c->numel)
 		c++;
 	for (uint64_t i = 0; c < end; i++) {
-		char *full = arena_alloc(&m->arena, room);
+		const char *full = arena_format(&m->arena, "%.*s%llu.%s", (int)(rest - name), name,
+						(unsigned long long)i, rest);
 		struct dcp_entry t = *stack;
 
 		t.is_layer = true;
@@ -193,8 +192,6 @@ static int add_layers(struct dcp_metadata *m, const struct dcp_entry *stack, con
 		t.nchunks = (size_t)(c - t.chunks);
 		if (!full)
 			return -ENOMEM;
-		snprintf(full, room, "%.*s%llu.%s", (int)(rest - name), name, (unsigned long long)i,
-			 rest);
 		add_entry(m, t, state, full);
 	}
 	return 0;
@@ -310,15 +307,13 @@ static int open_record(struct dcp_metadata *m, struct uckpt *u, struct ptfile *p
 static int open_file(struct dcp_metadata *m, struct uckpt *u, const char *dir, struct ptfile *pt,
 		     bool *found, struct errmsg *err)
 {
-	const size_t size = strlen(dir) + sizeof("/" DCP_MEGATRON_COMMON);
-	char *path = arena_alloc(&m->arena, size);
+	const char *path = arena_format(&m->arena, "%s/" DCP_MEGATRON_COMMON, dir);
 	struct source src;
 	int rc;
 
 	*found = true;
 	if (!path)
 		return errmsg_nomem(err, dir);
-	snprintf(path, size, "%s/" DCP_MEGATRON_COMMON, dir);
 	rc = io_open(u, path, NULL, &src, err);
 	*found = !beneath_is_missing(rc);
 	if (!*found)

@@ -303,15 +303,11 @@ static int read_storage(struct reader *r, const struct dcp_pairs *storage)
 static const char *read_step(const struct reader *r, pickle_word w)
 {
 	struct value_str t;
-	char number[24];
 	int64_t k;
 
 	if (dcp_text_of(&r->p, w, &t))
 		return arena_strndup(&r->m->arena, t.p, t.len);
-	if (!dcp_int_of(w, &k))
-		return NULL;
-	snprintf(number, sizeof(number), "%lld", (long long)k);
-	return arena_strdup(&r->m->arena, number);
+	return dcp_int_of(w, &k) ? arena_format(&r->m->arena, "%lld", (long long)k) : NULL;
 }
 
 /* Split a path into texts; a number stands for a place in a list. */
@@ -453,18 +449,14 @@ int dcp_metadata_add(struct dcp_metadata *m, struct uckpt *u, const char *dir, s
 {
 	struct reader r = { .m = m, .dir = dir, .err = err };
 	struct source src;
-	char *path;
 	int rc;
 
-	if (asprintf(&path, "%s/" DCP_METADATA, dir) < 0)
-		return errmsg_nomem(err, dir);
-	r.file = path;
-	rc = io_open(u, path, NULL, &src, err);
+	r.file = arena_format(&m->arena, "%s/" DCP_METADATA, dir);
+	rc = r.file ? io_open(u, r.file, NULL, &src, err) : errmsg_nomem(err, dir);
 	if (!rc) {
 		rc = read_pickle(&r, &src);
 		source_close(&src);
 	}
-	free(path);
 	return rc;
 }
 

@@ -6,7 +6,6 @@
 #include "ckpt/foreign/dcp_optimizer.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -164,12 +163,10 @@ static int read_params(struct dcp_reader *f, const struct dcp_entry *t, const st
 	g->params = arena_alloc(f->a, (list->n + 1) * sizeof(*g->params));
 	for (g->nparams = 0; g->params && g->nparams < list->n; g->nparams++) {
 		const struct value *p = list->v[g->nparams];
-		char number[24];
 
 		if (p->kind == VALUE_INT) {
 			f->numbered = true;
-			snprintf(number, sizeof(number), "%lld", (long long)p->i);
-			g->params[g->nparams].name = arena_strdup(f->a, number);
+			g->params[g->nparams].name = arena_format(f->a, "%lld", (long long)p->i);
 		} else if (value_is_cstr(p)) {
 			g->params[g->nparams].name = dcp_name_clean(f->a, p->str.p);
 		} else {
@@ -264,7 +261,8 @@ struct dcp_finding *dcp_findings_find(const struct dcp_findings *l, const char *
 
 bool dcp_findings_of_groups(const struct dcp_model *o, struct arena *a, struct dcp_findings *out)
 {
-	*out = (struct dcp_findings){ .v = arena_alloc(a, (dcp_model_count(o) + 1) * sizeof(*out->v)) };
+	*out = (struct dcp_findings){ 0 };
+	out->v = arena_alloc(a, (dcp_model_count(o) + 1) * sizeof(*out->v));
 	for (size_t g = 0; out->v && g < o->ngroups; g++)
 		for (size_t i = 0; i < o->groups[g].nparams; i++)
 			out->v[out->n++].param = o->groups[g].params[i].name;

@@ -61,35 +61,28 @@ int dcp_ranks_list(struct dcp_checkpoint *x, struct errmsg *err)
 	struct rank_files f = { 0 };
 	struct dirlist own = { 0 };
 	const struct dirlist *names = x->c.names_there;
-	char text[ERRMSG_MAX];
+	struct arena *a = &x->metadata.arena;
 	int rc = names ? 0 : io_list(x->c.u, x->c.path, 0, &own, err);
 
 	rc = rc ?: rank_files_find(&f, names ?: &own, x->c.u->model, x->c.path, err);
 	for (size_t i = 0; !rc && i < f.n + f.noptim; i++) {
-		char *path;
+		const char *path = arena_format(a, "%s/%s", x->c.path, f.v[i]);
 
-		if (asprintf(&path, "%s/%s", x->c.path, f.v[i]) < 0) {
+		if (!path || dcp_metadata_add_file(&x->metadata, path) != (int64_t)i)
 			rc = errmsg_nomem(err, x->c.path);
-			break;
-		}
-		if (dcp_metadata_add_file(&x->metadata, path) != (int64_t)i)
-			rc = errmsg_nomem(err, x->c.path);
-		free(path);
 	}
 	x->nranks = f.n;
-	x->rank_model = f.model ? arena_strdup(&x->metadata.arena, f.model) : NULL;
-	if (!rc && f.others) {
-		snprintf(text, sizeof(text),
-			 "the weights are those of %.40s; also in it, and not shown: %.300s (option model=NAME shows another)",
-			 f.model, f.others);
-		x->rank_note = arena_strdup(&x->metadata.arena, text);
-	}
+	x->rank_model = f.model ? arena_strdup(a, f.model) : NULL;
+	if (!rc && f.others)
+		x->rank_note = arena_format(a,
+			"the weights are those of %.40s; also in it, and not shown: %.300s (option model=NAME shows another)",
+			f.model, f.others);
 	if (!rc && f.kind == RANK_FILE_SHARD)
 		x->rank_note =
 			"the files do not say how many ranks saved them: were those of the last ones missing, tensors would end early";
 	rank_files_done(&f);
 	dirlist_done(&own);
-	return rc ?: x->metadata.arena.failed ? errmsg_nomem(err, x->c.path) : 0;
+	return rc ?: a->failed ? errmsg_nomem(err, x->c.path) : 0;
 }
 
 static int fail(const struct reader *r, const struct dcp_entry *t, const char *what)
@@ -213,12 +206,9 @@ static uint32_t sum_of(const struct reader *r, const struct value *v)
  * FSDP1's flat parameter. */
 static int refuse_flat(struct reader *r, const struct dcp_entry *t)
 {
-	char text[ERRMSG_MAX];
-
-	snprintf(text, sizeof(text),
-		 "%.200s: ranks have different elements, and do not say which: FSDP1's flat parameters; save the optimizer's state as FSDP.optim_state_dict returns it",
-		 t->key);
-	r->m->refused = arena_strdup(&r->m->arena, text);
+	r->m->refused = arena_format(&r->m->arena,
+		"%.200s: ranks have different elements, and do not say which: FSDP1's flat parameters; save the optimizer's state as FSDP.optim_state_dict returns it",
+		t->key);
 	return r->m->refused ? 0 : errmsg_nomem(r->err, r->name);
 }
 

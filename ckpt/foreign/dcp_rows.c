@@ -4,7 +4,6 @@
  * optimizer's.
  */
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,14 +36,11 @@ static int describe_state(struct dcp_checkpoint *x, const struct dcp_state *s,
 static int refuse_states(struct dcp_checkpoint *x, struct param_states *to, const char *name,
 			 struct errmsg *err)
 {
-	char text[ERRMSG_MAX];
-
-	snprintf(text, sizeof(text),
-		 "%s: the optimizer's state %.100s has no usable name, or is one of more than %u",
-		 x->c.path, name, PARAM_STATES_MAX);
 	to->n = 1;
 	to->refused_rc = -ENOTSUP;
-	to->refused = arena_strdup(&x->arena, text);
+	to->refused = arena_format(&x->arena,
+		"%s: the optimizer's state %.100s has no usable name, or is one of more than %u",
+		x->c.path, name, PARAM_STATES_MAX);
 	return to->refused ? 0 : errmsg_nomem(err, x->c.path);
 }
 

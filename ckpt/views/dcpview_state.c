@@ -17,7 +17,6 @@
 
 #include <errno.h>
 #include <limits.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -67,25 +66,6 @@ static struct arena *arena_of(const struct maker *m)
 	return &m->s->arena;
 }
 
-/* Format a string in the arena.  NULL when memory runs out. */
-static __attribute__((format(printf, 2, 3))) const char *text(const struct maker *m,
-							      const char *fmt, ...)
-{
-	va_list args, again;
-	char *out;
-	int n;
-
-	va_start(args, fmt);
-	va_copy(again, args);
-	n = vsnprintf(NULL, 0, fmt, args);
-	out = arena_alloc(arena_of(m), (size_t)n + 1);
-	if (out)
-		vsnprintf(out, (size_t)n + 1, fmt, again);
-	va_end(args);
-	va_end(again);
-	return out;
-}
-
 static void add_entry(const struct maker *m, struct dcpview_dir *d, struct dcpview_entry e)
 {
 	if (arena_reserve(arena_of(m), &d->v, d->n, &d->cap, d->n + 1, sizeof(*d->v)))
@@ -106,10 +86,12 @@ static void add_file(const struct maker *m, struct dcpview_dir *d, const char *n
 static const char *file_name(const struct maker *m, const char *prefix, size_t i, const char *state)
 {
 	const char *tail = state ?: "", *dot = state ? "." : "";
-	const char *name = text(m, "%s.%s%s%s.distcp", prefix, m->c->order[i]->name, dot, tail);
+	struct arena *a = arena_of(m);
+	const char *name = arena_format(a, "%s.%s%s%s.distcp", prefix, m->c->order[i]->name, dot, tail);
 
-	return !name || names_is_file(name) ? name
-					    : text(m, "%s.#%zu%s%s.distcp", prefix, i, dot, tail);
+	return !name || names_is_file(name)
+		       ? name
+		       : arena_format(a, "%s.#%zu%s%s.distcp", prefix, i, dot, tail);
 }
 
 static void add_weight(const struct maker *m, size_t i)
@@ -118,7 +100,7 @@ static void add_weight(const struct maker *m, size_t i)
 	const char *top = styles[m->style].model;
 	const char *too = styles[m->style].model_too;
 	struct dcpview_entry e = {
-		.key = top ? text(m, "%s.%s", top, x->name) : x->name,
+		.key = top ? arena_format(arena_of(m), "%s.%s", top, x->name) : x->name,
 		.path = { { .text = top ?: x->name }, { .text = x->name } },
 		.nsteps = top ? 2 : 1,
 		.file = file_name(m, "model", x->same ? x->same->number : i, NULL),
@@ -132,7 +114,7 @@ static void add_weight(const struct maker *m, size_t i)
 	if (!x->same)
 		add_file(m, m->model, e.file, i, NULL);
 	if (too) {
-		e.key = text(m, "%s.%s", too, x->name);
+		e.key = arena_format(arena_of(m), "%s.%s", too, x->name);
 		e.path[0].text = too;
 		add_entry(m, m->model, e);
 	}
@@ -144,8 +126,8 @@ static struct dcpview_entry optim_entry(const struct maker *m, const char *kind,
 {
 	const char *top = styles[m->style].optim;
 	struct dcpview_entry e = {
-		.key = param ? text(m, "%s.%s.%s.%s", top, kind, param, name)
-			     : text(m, "%s.%s.%zu.%s", top, kind, group, name),
+		.key = param ? arena_format(arena_of(m), "%s.%s.%s.%s", top, kind, param, name)
+			     : arena_format(arena_of(m), "%s.%s.%zu.%s", top, kind, group, name),
 		.path = { { .text = top },
 			  { .text = kind },
 			  { .text = param, .i = group },
@@ -393,7 +375,7 @@ static int add_titan_number(const struct maker *m, struct arena *a, size_t i)
 	const struct value *v =
 		value_new_int(a, titan_numbers[i].step ? m->c->facts.global_steps : 0);
 	struct dcpview_entry e = {
-		.key = text(m, "%s.%s", dict, name),
+		.key = arena_format(arena_of(m), "%s.%s", dict, name),
 		.path = { { .text = dict }, { .text = name } },
 		.nsteps = 2,
 		.file = OBJECTS_FILE,

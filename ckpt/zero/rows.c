@@ -127,7 +127,6 @@ static int compare_bytes(const struct zero_checkpoint *r, const struct stored *x
 
 static int check_same(struct rows_finder *f, struct param *x, const struct stored *s)
 {
-	char text[ERRMSG_MAX];
 	int rc;
 
 	if (!x->module || x->module == s || !x->numel || x->refused)
@@ -135,10 +134,9 @@ static int check_same(struct rows_finder *f, struct param *x, const struct store
 	rc = same_form(x->module, s) ? compare_bytes(f->r, x->module, s, f->err) : -EBADMSG;
 	if (rc != -EBADMSG)
 		return rc;
-	snprintf(text, sizeof(text),
-		 "%s: %s: differs between ranks, and the checkpoint does not record how to merge it",
-		 f->r->c.files[s->file].path, x->name);
-	x->refused = arena_strdup(&f->rows->arena, text);
+	x->refused = arena_format(&f->rows->arena,
+		"%s: %s: differs between ranks, and the checkpoint does not record how to merge it",
+		f->r->c.files[s->file].path, x->name);
 	return x->refused ? 0 : rows_nomem(f);
 }
 

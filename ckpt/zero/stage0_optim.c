@@ -51,11 +51,9 @@ static int add_state(struct stage0_builder *b, struct stage0_entry *e, size_t nu
 		     const char *field, struct value *v)
 {
 	struct stage0_state *s = &e->states[e->n++];
-	char text[128];
 	int rc = 0;
 
-	snprintf(text, sizeof(text), "optimizer: state[%zu][%.64s]", number, field);
-	s->key = arena_strdup(&b->o->arena, text);
+	s->key = arena_format(&b->o->arena, "optimizer: state[%zu][%.64s]", number, field);
 	s->field = arena_strdup(&b->o->arena, field);
 	if (!s->key || !s->field)
 		return stage0_nomem(b);
