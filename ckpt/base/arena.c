@@ -184,12 +184,12 @@ void arena_done(struct arena *a)
 #define ASAN_UNPOISON_MEMORY_REGION(p, len) ((void)(p), (void)(len))
 #endif
 
-/* Nested uses in a read: a window, a cast, a gather, a checksum.  What is taken beside so
- * many is not kept. */
+/* Buffers that one read nests: a window, a cast, a gather, a checksum.  A thread frees any
+ * further ones after use. */
 #define KEPT_MAX 8
 
 struct buffer {
-	/* ALONE: no thread keeps it, so that whoever gives it back frees it. */
+	/* ALONE: belongs to no thread, and is freed by its user. */
 	_Atomic enum { FREE, TAKEN, ALONE } state;
 	size_t room;
 	_Alignas(max_align_t) uint8_t data[];
@@ -227,7 +227,7 @@ static struct buffer *buffer_new(size_t len)
 	return b;
 }
 
-/* Take the first of the thread's buffers that is free, which becomes large enough. */
+/* Take the thread's first free buffer, and enlarge it if it is too small. */
 static struct buffer *take_kept(size_t len)
 {
 	struct buffer **b = own.v, **end = b + KEPT_MAX;

@@ -14,8 +14,8 @@ struct arena {
 	struct arena_block *head;
 	size_t used;  /* bytes handed out and block overhead */
 	size_t limit; /* most that `used` may reach; 0 means no limit */
-	bool refused; /* something, by the limit */
-	bool failed;  /* to hand out something: who makes many things may look once */
+	bool refused; /* the limit has refused an allocation */
+	bool failed;  /* an allocation has failed: a caller that makes many may check once */
 };
 
 /* `size` bytes, 16-aligned and zeroed; NULL when memory or the limit is
@@ -43,8 +43,8 @@ bool arena_reserve(struct arena *a, void *array, size_t n, size_t *cap,
 void arena_done(struct arena *a);
 
 /*
- * Temporary buffers for the duration of a call.  Each thread keeps the few buffers that
- * calls nest until it ends, so that reads allocate nothing after the first few.
+ * Temporary buffers for the duration of a call.  Each thread keeps a few buffers until it ends, so
+ * that only its first reads allocate memory.
  */
 
 /* Take `len` bytes, uninitialised and aligned as by malloc; NULL when memory runs

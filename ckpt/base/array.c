@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Growing arrays, the one place that doubles and calls realloc; hash tables. */
+/* Growing arrays, the only place that doubles a capacity and calls realloc; hash tables. */
 #include "ckpt/base/array.h"
 
 #include <assert.h>
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What an array takes at first: many never hold more than a few elements. */
+/* Bytes of a new array: many arrays never hold more than a few elements. */
 #define FIRST_BYTES 128
 
 bool array_grow(void *array, size_t *cap, size_t want, size_t item)
@@ -21,7 +21,7 @@ bool array_grow(void *array, size_t *cap, size_t want, size_t item)
 	assert(!v == !*cap);
 	while (room < want)
 		room = room == 0 || room > SIZE_MAX / 2 ? want : room * 2;
-	/* As malloc does; a sanitizer's realloc aborts instead. */
+	/* malloc refuses such sizes, too; a sanitizer's realloc aborts instead. */
 	if (room > PTRDIFF_MAX / item)
 		return false;
 	v = realloc(v, room * item);
@@ -69,8 +69,7 @@ uint64_t hash_bytes(uint64_t hash, const void *p, size_t len)
 	return hash;
 }
 
-/* The `probe`-th slot in which a hash may be.  Multiplication mixes upwards:
- * the high half decides. */
+/* The `probe`-th slot of a hash.  Multiplication mixes upwards, so the high half is used. */
 static struct hashtab_slot *slot_of(const struct hashtab *t, uint64_t hash,
 				    size_t probe)
 {
@@ -98,7 +97,7 @@ static void insert(struct hashtab *t, const struct hashtab_slot *new)
 {
 	size_t probe = 0;
 
-	assert(t->n * 2 <= t->nslots); /* or the loop might not end */
+	assert(t->n * 2 <= t->nslots); /* a full table would make the loop endless */
 	while (slot_of(t, new->hash, probe)->used)
 		probe++;
 	*slot_of(t, new->hash, probe) = *new;

@@ -32,7 +32,7 @@ static inline bool array_reserve(void *array, size_t *cap, size_t want,
 /* For qsort: the order by a record's first member, which is a text. */
 int array_by_text(const void *a, const void *b);
 
-/* Find the record with this text among `n` in that order, or NULL. */
+/* Find the record with this text among `n` records in the order of array_by_text, or NULL. */
 void *array_find(const void *v, size_t n, size_t item, const char *text);
 
 /*

@@ -26,12 +26,11 @@ struct attrs {
 	/* Users that may read the file, or search the directory, by its own
 	 * attributes and those of the directories on the way to it. */
 	struct permissions readable_by;
-	bool has_acl; /* it restricts or extends `st` */
+	bool has_acl; /* an ACL restricts or extends `st` */
 };
 
-/* The users that may read the file, or search the directory, that `st` describes.
- * `st` does not show the entries of an ACL: with one, only the owner certainly
- * may. */
+/* The users that may read the file, or search the directory, that `st` describes.  `st` lacks
+ * the entries of an ACL: if there is one, only the owner certainly may. */
 struct permissions permissions_of(const struct stat *st, bool has_acl);
 
 /*
@@ -42,15 +41,15 @@ struct permissions permissions_of(const struct stat *st, bool has_acl);
  */
 void permissions_restrict(struct permissions *a, const struct permissions *b);
 
-/* The write bits of `mode` for users in `a`.  A mount is read-only: they are shown for those
- * who copy it. */
+/* The write bits of `mode` for users in `a`.  A mount is read-only: the bits are for those who
+ * copy its files. */
 static inline mode_t permissions_writers(const struct permissions *a, mode_t mode)
 {
 	return mode & 0222 & a->mode >> 1;
 }
 
-/* Restrict the attributes of a directory, `a`, to users that may list and search `b`,
- * too.  Its ACL does not count afterwards. */
+/* Restrict the attributes of a directory, `a`, to users that may also list and search `b`.
+ * Clears has_acl of `a`. */
 void permissions_restrict_dir(struct attrs *a, const struct attrs *b);
 
 struct dirlist_entry {
@@ -58,7 +57,7 @@ struct dirlist_entry {
 	size_t dir;      /* index into `dirs` */
 	mode_t type;     /* S_IFREG or such, links followed; 0 if it is gone */
 	mode_t own_type; /* S_IFLNK for a link; 0 if the directory does not say */
-	_Atomic(void *) more; /* malloc'ed, of the owner of the list; or NULL */
+	_Atomic(void *) more; /* malloc'ed attributes (listing_set_meta), or NULL */
 };
 
 /* The entries of a directory, or of several that are shown as one.  Begin with zeros. */
@@ -66,11 +65,11 @@ struct dirlist {
 	struct dirlist_entry *v;
 	size_t n, cap;
 	struct attrs attrs; /* for users that may list and search all directories */
-	char **dirs; /* their paths; the last may be that of their union */
+	char **dirs; /* paths of the directories; the last may be that of their union */
 	size_t ndirs;
-	/* If not NULL, the list may end with the first name for which it is true. */
+	/* If not NULL, the listing may stop at the first name for which this returns true. */
 	bool (*wanted)(const char *name);
-	bool found; /* there is such a name */
+	bool found; /* `wanted` was true for a name */
 };
 
 /* Begin the entries of one more directory.  -ENOMEM. */
@@ -81,9 +80,9 @@ int dirlist_add(struct dirlist *l, const char *name, mode_t type,
 		mode_t own_type);
 
 /*
- * Sort by name, in the order of strverscmp(3), and keep each name once: the entry of the
- * first directory that has it, and there the one that is itself a directory.  The
- * directory of what was there twice becomes `whole`, an index.
+ * Sort by name, in the order of strverscmp(3), and keep each name once: the entry of the first
+ * directory that has it, and there the one that is itself a directory.  An entry that was in
+ * several directories gets `whole`, an index, as its directory.
  */
 void dirlist_sort(struct dirlist *l, size_t whole);
 

@@ -1,16 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Path resolution that stays below a directory, or says which users could make the way
- * out of it.
+ * Path resolution that stays below a directory, or says which users could follow a path out of it.
  *
- * Each component is opened from its parent with O_NOFOLLOW, the text of a link is read
- * from its descriptor and walked as well, and ".." returns to a descriptor that is
- * already open.  A rename meanwhile may change which file is found, but the file is
- * always below the directory.  openat2(2) with RESOLVE_BENEATH would do the same, but it
- * does not give the permissions of the directories on the way.
+ * Each component is opened from its parent with O_NOFOLLOW, the text of a link is read from its
+ * descriptor and walked as well, and ".." returns to a descriptor that is already open.  A rename
+ * meanwhile may change which file is found, but the file is always below the directory.  openat2(2)
+ * with RESOLVE_BENEATH would do the same, but it does not give the permissions of the directories
+ * on the way.
  *
- * If links may lead out of the directory, the walk goes on above the directory, or from
- * "/".
+ * If links may lead out of the directory, the walk goes on above the directory, or from "/".
  */
 #include "ckpt/base/beneath.h"
 
@@ -27,7 +25,7 @@
 #include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
 
-/* Deeper than any run; as many links as Linux follows (path_resolution(7)). */
+/* DEPTH_MAX is deeper than any run; Linux follows as many links (path_resolution(7)). */
 #define DEPTH_MAX 128
 #define LINKS_MAX 40
 
@@ -39,8 +37,7 @@ struct confined {
 	struct confined *next;
 };
 
-/* Return the root that a path begins with, and what follows it in the path; NULL if
- * there is none. */
+/* Return the root that a path begins with, and the rest of the path; NULL if there is none. */
 static const struct confined *find_root(const struct uckpt *u, const char *path,
 					const char **below)
 {
@@ -93,7 +90,7 @@ static int walk_push(struct walk *w, int fd, const struct stat *st)
 	return 0;
 }
 
-/* Go on from `fd`, instead of the directories passed.  Takes ownership of `fd`. */
+/* Continue the walk at `fd` and forget the directories passed.  Takes ownership of `fd`. */
 static int walk_restart(struct walk *w, int fd)
 {
 	struct stat st;
@@ -121,7 +118,7 @@ static int walk_up(struct walk *w)
 			 : -EXDEV;
 }
 
-/* Put the text of a link before what is yet to be walked. */
+/* Put the text of a link before the rest of the path. */
 static int walk_follow(struct walk *w, int fd, const char *rest)
 {
 	char text[PATH_MAX];

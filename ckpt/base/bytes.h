@@ -71,8 +71,7 @@ void bytebuf_add_format(struct bytebuf *b, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 /* Add a list as "[3, 4]", which is also JSON. */
 void bytebuf_add_list(struct bytebuf *b, const uint64_t *v, size_t n);
-/* Add text that may come from a file as it may be shown (utf8_show).  Returns the number
- * of characters. */
+/* Add text from a file, as utf8_show may show it.  Returns the number of characters. */
 int bytebuf_add_shown(struct bytebuf *b, const char *text);
 
 void bytebuf_add_fill(struct bytebuf *b, uint8_t byte, size_t len);

@@ -37,7 +37,7 @@ struct uckpt {
 	/* The source that is open, and how (ckpt/commands): */
 	struct settings *settings; /* NULL: nothing was set */
 	struct tree *tree;         /* NULL: no source is open */
-	pid_t pid;                 /* that opened it */
+	pid_t pid;                 /* the process that opened the source */
 
 	/* Of requests to servers (remote/http.h): */
 	_Atomic int64_t deadline; /* of all operations; 0: each has its own */
@@ -45,18 +45,18 @@ struct uckpt {
 
 	char *model; /* of a distributed checkpoint: the dict of tensors that is shown, or
 		      * NULL (foreign/dcp_optimizer.h) */
-	unsigned head_dim; /* of a distributed checkpoint: rows of a head, where they are fused;
-			    * 0: not told */
+	unsigned head_dim; /* for a distributed checkpoint: rows of a head, where heads are
+	                    * fused; 0: not set */
 
 	struct cache_pool *cache; /* of blocks (remote/cache.h) */
 
-	/* Protects what HACKING.md lists, of which these are; not held across I/O. */
+	/* Protects the lists that HACKING.md names, among them these; never held across I/O. */
 	pthread_mutex_t lock;
-	struct pack *packs;        /* that are open (pack/pack.h) */
+	struct pack *packs;        /* open packs (pack/pack.h) */
 	struct remote_list *lists; /* of servers' directories (remote/remote.h) */
 };
 
-/* Where the caller of the library wants to be told of something, if it does. */
+/* Return the caller's function for warnings, which may be NULL. */
 static inline struct errmsg_sink context_warnings(const struct uckpt *u)
 {
 	return (struct errmsg_sink){ u->calls.warning, u->calls.arg };
@@ -67,15 +67,14 @@ static inline struct errmsg_sink context_notes(const struct uckpt *u)
 	return (struct errmsg_sink){ u->calls.note, u->calls.arg };
 }
 
-/* How much of long work is done. */
+/* Progress of long work. */
 struct progress {
 	const struct uckpt *u; /* has the progress callback */
 	uint64_t total;        /* bytes; 0: not known */
 	_Atomic uint64_t done;
 };
 
-/* Count `bytes` more, or with 0 look only whether the caller wants the work to stop:
- * -EINTR.  Thread-safe. */
+/* Count `bytes` more; with 0, only ask the caller whether to stop: -EINTR.  Thread-safe. */
 static inline int progress_add(struct progress *p, uint64_t bytes)
 {
 	const struct uckpt_calls *c = &p->u->calls;
@@ -84,8 +83,7 @@ static inline int progress_add(struct progress *p, uint64_t bytes)
 	return c->progress && c->progress(c->arg, done, p->total) ? -EINTR : 0;
 }
 
-/* Report steps of one kind, such as "reading shards", of which `done` are made; `total` 0:
- * not known. */
+/* Report steps of one kind, such as "reading shards": `done` of `total`, which is 0 if unknown. */
 static inline void progress_step(const struct uckpt *u, const char *what, uint64_t done,
 				 uint64_t total)
 {

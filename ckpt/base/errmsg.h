@@ -30,12 +30,7 @@ static inline struct errmsg *errmsg_of(struct uckpt_error *err)
 	return (struct errmsg *)err;
 }
 
-/*
- * Format a message into `err` (which may be NULL) and return `rc`, so that
- * detection reads `return errmsg_set(err, -EBADMSG, "...")`.  A message that is
- * too long is cut.  What is not UTF-8 or must not be shown (utf8_is_shown)
- * becomes U+FFFD.
- */
+/* Receives texts that are not errors of the caller, such as warnings. */
 int errmsg_set(struct errmsg *err, int rc, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 

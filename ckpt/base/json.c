@@ -24,9 +24,8 @@
 
 #define INT64_LEN 24
 
-/* Check the string whose opening quote precedes `*at`, and advance `*at` past it.
- * Returns what is wrong, or NULL.  The text ends with a NUL, which continues no
- * sequence of UTF-8. */
+/* Check the string whose opening quote precedes `*at`, and advance `*at` past it.  Returns what
+ * is wrong, or NULL.  The text ends with a NUL, which cannot continue a UTF-8 sequence. */
 static const char *check_string(const uint8_t **at, const uint8_t *end)
 {
 	const uint8_t *p = *at;
@@ -142,8 +141,8 @@ int json_parse(const char *file, const char *text, size_t len, cJSON **out, stru
 	fault = check_text(p, p + len, &rc);
 	if (fault)
 		return errmsg_set(err, rc, "%s: JSON: %s", file, fault);
-	/* check_text let no NUL pass but the last.  cJSON_ParseWithLengthOpts
-	 * would need cJSON 1.7.13. */
+	/* check_text has rejected any NUL before the end.  cJSON_ParseWithLengthOpts would need
+	 * cJSON 1.7.13. */
 	root = cJSON_ParseWithOpts(text, &end, true);
 	if (!root)
 		return errmsg_set(err, -EBADMSG, "%s: no valid JSON from byte %zu on", file,
@@ -187,8 +186,8 @@ void json_write(struct bytebuf *out, const cJSON *value, bool pretty)
 		uint32_t c;
 		unsigned n = utf8_next(s, &c);
 
-		/* cJSON has escaped what is below a blank; line breaks and tabs
-		 * are its own. */
+		/* cJSON has escaped the control characters in strings; remaining line breaks and
+		 * tabs are its own. */
 		if (n == 0 || utf8_is_surrogate(c)) {
 			bytebuf_add_str(out, UTF8_REPLACEMENT);
 		} else if (c >= 0x20 && !utf8_is_shown(c)) {

@@ -31,10 +31,9 @@ int json_read(const struct source *src, uint64_t off, size_t len, cJSON **out,
 int json_parse(const char *file, const char *text, size_t len, cJSON **out, struct errmsg *err);
 
 /*
- * Append a value as JSON, with line breaks if `pretty`.  The text is UTF-8:
- * bytes of strings that are not become U+FFFD, and characters that a terminal
- * must not be shown (utf8_is_shown) are escaped.  Sets `failed` when memory
- * runs out.
+ * Append a value as JSON, with line breaks if `pretty`.  The text is UTF-8: other bytes in strings
+ * become U+FFFD, and characters that a terminal must not be shown (utf8_is_shown) are escaped.
+ * Sets `failed` when memory runs out.
  */
 void json_write(struct bytebuf *out, const cJSON *value, bool pretty);
 
@@ -55,8 +54,8 @@ void json_add_int(cJSON *object, const char *key, int64_t value);
 /* The same, or null for a negative number, which stands for unknown. */
 void json_add_known(cJSON *object, const char *key, int64_t value);
 
-/* Get a whole number.  False if it is none, or so large that cJSON, which has
- * doubles, may have rounded it. */
+/* Get a whole number.  False if `v` is none, or is so large that cJSON, which uses doubles, may
+ * have rounded it. */
 bool json_get_count(const cJSON *v, uint64_t *out);
 
 #endif

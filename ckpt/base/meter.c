@@ -22,17 +22,17 @@ static const char *program;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of these: */
 static pthread_cond_t stopped = PTHREAD_COND_INITIALIZER;
 static bool stopping;
-static bool drawn; /* the line is on the terminal */
+static bool drawn; /* the terminal shows the line */
 static bool named; /* the line begins with the program's name */
 static char line[METER_TEXT_MAX]; /* empty: nothing to draw */
 
-/* Where the rate is measured from: the first of this work that was done.  What a conversion
- * that goes on finds done comes before that. */
-static const char *work; /* what the steps are; NULL: bytes */
+/* Where the rate is measured from: the first work of this process.  A resumed conversion counts
+ * what was there before, which must not raise the rate. */
+static const char *work; /* kind of the steps; NULL: bytes */
 static uint64_t first_done;
 static double first_at; /* clock_seconds */
 
-/* Append the time that the rest takes at this rate. */
+/* Append the estimated time left at this rate. */
 static void add_left(uint64_t done, uint64_t total, double rate, char out[METER_TEXT_MAX])
 {
 	const size_t n = strlen(out);
@@ -83,7 +83,7 @@ static double measure(const char *what, uint64_t done)
 	return now > first_at ? (double)(done - first_done) / (now - first_at) : 0;
 }
 
-/* Called with the lock held. */
+/* The caller holds the lock. */
 static void clear(void)
 {
 	if (drawn)

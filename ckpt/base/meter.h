@@ -7,9 +7,9 @@
 #include <stdint.h>
 
 /*
- * A line of the terminal that shows how far long work is, for programs: the library prints
- * nothing.  It appears METER_AFTER_S seconds after meter_start and is then drawn again and
- * again by a thread of its own, so that it also shows that one request takes long.
+ * A line of the terminal that shows the progress of long work, for programs: the library prints
+ * nothing.  A thread draws it again and again from METER_AFTER_S seconds after meter_start on, so
+ * that the time also advances during a long request.
  *
  *     ucfs: reading shards: 312 of 1,024  0:07 left
  *      43% [============                ]  1.2 GiB of 2.8 GiB  912.4 MiB/s  0:01 left
@@ -18,11 +18,10 @@
  */
 #define METER_AFTER_S 2
 
-/* Start it if stderr is a terminal; `program` goes before what is done. */
+/* Start the meter if stderr is a terminal; `program` begins the line. */
 void meter_start(const char *program);
 
-/* Steps of some kind, such as "reading shards", of which `done` are made; `total` 0: not
- * known. */
+/* Steps of one kind, such as "reading shards": `done` of `total`, which is 0 if unknown. */
 void meter_step(const char *what, uint64_t done, uint64_t total);
 
 /* Bytes of `total` that have been read or written. */
@@ -38,7 +37,7 @@ void meter_clear(void);
 /* Clear the line and end the thread. */
 void meter_stop(void);
 
-/* The two forms of the line; `rate` is of steps or bytes in a second, 0: not known. */
+/* The two forms of the line; `rate` is in steps or bytes per second, 0 if unknown. */
 #define METER_TEXT_MAX 160
 void meter_step_text(const char *what, uint64_t done, uint64_t total, double rate,
 		     char out[METER_TEXT_MAX]);

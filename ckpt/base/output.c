@@ -7,14 +7,13 @@
  *     PARENT/NAME                     the first renamed
  *     PARENT/POINTER                  the second renamed
  *
- * Both temporaries are complete before the first rename, so that what can
- * fail (space, quota) fails while there is nothing to see.  If NAME is a
- * symbolic link to an empty directory, the directory it leads to is replaced;
- * the pointer belongs beside the link, where its readers look for both.
+ * Both temporaries are complete before the first rename, so that a lack of space or quota shows
+ * before anything is visible.  If NAME is a symbolic link to an empty directory, the directory it
+ * leads to is replaced; the pointer belongs beside the link, where its readers look for both.
  *
- * A temporary's name begins with a dot, so that it is not taken for a
- * checkpoint (tags.c), and has no suffix that a reader looks for.  A directory is locked
- * while it is filled; the lock of a process that is killed vanishes with it.
+ * A temporary's name begins with a dot, so that it is not taken for a checkpoint (tags.c), and has
+ * no suffix that a reader looks for.  A directory is locked while it is filled; the lock of a
+ * process that is killed vanishes with it.
  */
 #include "ckpt/base/output.h"
 
@@ -87,7 +86,7 @@ int write_text(const char *path, const char *text, struct errmsg *err)
 	return rc;
 }
 
-/* Length of what precedes the last component of a path. */
+/* Length of a path up to its last component. */
 static int parent_len(const char *path)
 {
 	const char *slash = strrchr(path, '/');
@@ -95,8 +94,8 @@ static int parent_len(const char *path)
 	return slash ? (int)(slash + 1 - path) : 0;
 }
 
-/* Write the entries of a path's directory to the medium.  Takes no memory, whose lack
- * would be no reason to fail after the rename. */
+/* Write the entries of a path's directory to the medium.  Allocates nothing, since a lack of
+ * memory must not fail after the rename. */
 static int sync_parent(const char *path, struct errmsg *err)
 {
 	const int above = parent_len(path);
@@ -106,7 +105,7 @@ static int sync_parent(const char *path, struct errmsg *err)
 	snprintf(dir, sizeof(dir), "%.*s", above ? above : 1,
 		 above ? path : ".");
 	fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	/* Some file systems cannot sync a directory, and say EINVAL. */
+	/* Some file systems cannot sync a directory, and fail with EINVAL. */
 	if (fd < 0 || (fsync(fd) < 0 && errno != EINVAL))
 		rc = errmsg_errno(err, dir, "cannot sync");
 	if (fd >= 0)
@@ -160,7 +159,8 @@ void unmake_parents(char *path, size_t made)
 	}
 }
 
-/* Can the directory `o->final` be replaced?  The rename would tell, but late. */
+/* Can the directory `o->final` be replaced?  Otherwise the rename would fail, after all the
+ * work. */
 static int check_dir(const struct output *o, const struct stat *st,
 		     struct errmsg *err)
 {
@@ -208,24 +208,24 @@ static int check_free(struct output *o, struct errmsg *err)
 		       : errmsg_set(err, -EEXIST, "%s: exists", o->final);
 }
 
-/* Make a temporary directory with the mode of an ordinary one.  mkdtemp denies others
- * access, and restoring it needs the umask, which can only be read by changing it, for
- * all threads: only the name is its. */
+/* Make a temporary directory with the mode of an ordinary one.  mkdtemp denies others access,
+ * and restoring it needs the umask, which can only be read by changing it for all threads.  So
+ * mkdtemp provides the name only. */
 static bool make_dir(char *tmp)
 {
 	return mkdtemp(tmp) && rmdir(tmp) == 0 && mkdir(tmp, 0777) == 0;
 }
 
-/* Open a temporary directory.  Other users may write to its parent, and have put a link
- * in its place. */
+/* Open a temporary directory.  Other users who may write to its parent could have replaced it by
+ * a link. */
 static int open_dir(const char *path)
 {
 	return open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 }
 
-/* Take over the temporary directory `path` if it has the journal of a process of this user
- * and nobody fills it.  Whoever filled it may have given it its final name before it was
- * locked here. */
+/* Take over the temporary directory `path` if it has the journal of a process of this user and
+ * no process fills it.  Its process may have renamed it to its final name before it was locked
+ * here. */
 static bool take_dir(struct output *o, const char *path)
 {
 	const int fd = open_dir(path);
@@ -245,7 +245,7 @@ static bool take_dir(struct output *o, const char *path)
 	return true;
 }
 
-/* Take over a temporary directory of the same name that was left. */
+/* Take over a temporary directory that an interrupted process left for the same output. */
 static bool take_over(struct output *o)
 {
 	const int above = parent_len(o->final);
@@ -291,7 +291,7 @@ static int make_tmp(struct output *o, struct errmsg *err)
 	o->fd = open_dir(tmp);
 	if (o->fd < 0)
 		return errmsg_errno(err, tmp, "cannot open");
-	/* Without locks on this file system no sweep takes this one either. */
+	/* Where a file system lacks locks, output_sweep does not remove directories either. */
 	if (flock(o->fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK)
 		return errmsg_errno(err, tmp, "is being removed");
 	return 0;
@@ -373,8 +373,7 @@ static int rename_tmp(struct output *o, bool *swapped, struct errmsg *err)
 	return 0;
 }
 
-/* Rename, and write the pointer file `to`, which is `tmp` until then: both or
- * neither. */
+/* Rename the output, and the pointer file from `tmp` to `to`, after writing it: both or neither. */
 static int rename_with_pointer(struct output *o, const char *to, const char *tmp,
 			       bool *swapped, struct errmsg *err)
 {
@@ -405,7 +404,7 @@ int output_commit(struct output *o, const char *pointer, struct errmsg *err)
 	if (!pointer)
 		rc = rename_tmp(o, &swapped, err);
 	else if (asprintf(&to, "%.*s%s", above, o->path, pointer) < 0 ||
-		 /* Random as the name of the output is. */
+		 /* Random, because the output's temporary name is. */
 		 asprintf(&tmp, "%.*s.%s%s", above, o->path, pointer,
 			  o->tmp + strlen(o->tmp) - strlen(TMP_SUFFIX)) < 0)
 		rc = errmsg_nomem(err, pointer);
@@ -430,7 +429,7 @@ static int remove_entry(const char *path, const struct stat *st, int type,
 	(void)st;
 	(void)type;
 	(void)ftw;
-	remove(path); /* as much as can be removed */
+	remove(path); /* as much as possible */
 	return 0;
 }
 

@@ -8,23 +8,22 @@
 
 struct errmsg;
 
-/* Write all of `len` bytes where the file stands, or at `off`: the system calls
- * may write less, and be interrupted.  Returns 0 or a negative errno, which is
- * in errno, too. */
+/* Write all of `len` bytes at the file's position, or at `off`: system calls may write less, or
+ * be interrupted.  Returns 0 or a negative errno, which errno has, too. */
 int write_all(int fd, const void *p, size_t len)
 	__attribute__((warn_unused_result));
 int pwrite_all(int fd, const void *p, size_t len, uint64_t off)
 	__attribute__((warn_unused_result));
 
-/* Create the file `path` with `text`, and wait until both are on the medium. */
+/* Create the file `path` with `text`, and sync both. */
 int write_text(const char *path, const char *text, struct errmsg *err);
 
 /* Make the missing directories above `path`.  The length of the first one goes into
  * `*made`, unless that has one already. */
 int make_parents(char *path, size_t *made, struct errmsg *err);
 
-/* Remove the directories that were made, upwards, as far as they are empty.  Cuts
- * `path`. */
+/* Remove the directories that make_parents made, from the last one upwards, while they are
+ * empty.  Cuts `path`. */
 void unmake_parents(char *path, size_t made);
 
 #define OUTPUT_JOURNAL ".ucfs-convert" /* no tree has a file of this name */
@@ -35,9 +34,9 @@ enum output_kind {
 	OUTPUT_FILE,
 	/* A directory.  Missing parents are made. */
 	OUTPUT_DIR,
-	/* The same, filled in part if a process that was stopped has left its temporary
-	 * directory (output_keep) with the file OUTPUT_JOURNAL.  Any other directory was
-	 * made by somebody else, whatever its name. */
+	/* The same, but take over the temporary directory of an interrupted process
+	 * (output_keep), if it has the file OUTPUT_JOURNAL.  A directory without that file is
+	 * not ours, whatever its name. */
 	OUTPUT_DIR_RESUMED,
 	/* The same as OUTPUT_DIR, which atomically replaces an existing directory. */
 	OUTPUT_DIR_OVER,
@@ -51,48 +50,46 @@ struct output {
 	enum output_kind kind;
 	int fd;      /* of the file, or of the directory to be filled */
 	char *path;  /* requested; of a directory, without slashes at its end */
-	char *final; /* the same; of a directory, symbolic links followed */
-	char *tmp;   /* its path now; NULL: nothing to remove */
+	char *final; /* `path`, but symbolic links of a directory are followed */
+	char *tmp;   /* its present path; NULL: nothing to remove */
 	size_t made; /* length of the first directory of `final` that we made */
-	bool taken;  /* filled in part, by a process that was stopped */
+	bool taken;  /* an interrupted process has filled a part of it */
 };
 
-/* Begin `path`, which must not exist yet or be an empty directory for one.  -EEXIST if
- * there is something already, -EINVAL for names that cannot be renamed to, or the
- * system's error. */
+/* Begin `path`, which must not exist yet or be an empty directory for one.  -EEXIST if there is
+ * something already, -EINVAL for names that a rename cannot create, or the system's error. */
 int output_open(struct output *o, const char *path, enum output_kind kind,
 		struct errmsg *err);
 
-/* Begin a directory that several processes fill: they give the same `suffix`, a text of at
- * least eight characters.  Its temporary one is never removed: close it with output_keep
- * unless it was committed.  Errors as output_open. */
+/* Begin a directory that several processes fill: all pass the same `suffix`, a text of at least
+ * eight characters.  The temporary directory is never removed: close it with output_keep unless
+ * it was committed.  Errors as output_open. */
 int output_open_shared(struct output *o, const char *path, const char *suffix,
 		       struct errmsg *err);
 
 /*
- * Give it its name, and write that name into the file `pointer` beside it
- * ("latest_universal"; NULL: none).  The content of a directory must be on the
- * medium already; a file's content and the names are when this returns 0.  If only
- * writing the names to the medium fails, both are in place, and the error says that they
- * "cannot sync".
+ * Rename the output to its final name, and write that name into the file `pointer` beside it
+ * ("latest_universal"; NULL: none).  The caller has synced the content of a directory; this
+ * function syncs a file's content and the names.  If only syncing the names fails, both are in
+ * place, and the error says that they "cannot sync".
  */
 int output_commit(struct output *o, const char *pointer, struct errmsg *err);
 
 /* Let output_close leave the temporary directory for a later OUTPUT_DIR_RESUMED. */
 void output_keep(struct output *o);
 
-/* Remove it unless it was committed or kept. */
+/* Close the output, and remove it unless it was committed or kept. */
 void output_close(struct output *o);
 
 /* Return the length of NAME if `tmp` is the name of a temporary of it, which begins at
  * tmp + 1; else 0. */
 size_t output_tmp_len(const char *tmp);
 
-/* Remove a file, or a directory with what is in it, as far as it can be removed.  Returns 0, or
- * a negative errno, which is in errno, too, if some of it is left. */
+/* Remove a file, or a directory with its contents, as far as possible.  Returns 0, or a negative
+ * errno, which errno has, too, if some of it is left. */
 int output_remove_tree(const char *path);
 
-/* Remove the temporary directory `path` if its maker was killed: then it has no lock. */
+/* Remove the temporary directory `path` unless a living process has locked it. */
 void output_sweep(const char *path);
 
 #endif

@@ -22,7 +22,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/system.h"
 
-/* Work that took longer, and slept, has waited for something. */
+/* Work that took longer than this, and slept, counts as waiting. */
 #define WAITED_NS UINT64_C(1000000)
 
 #define IDLE_S 2
@@ -30,11 +30,11 @@
 struct job {
 	size_t next, n;
 	unsigned wanted;  /* threads of the pool that may still join */
-	unsigned helping; /* those that have joined and not left */
-	bool grows;       /* when work waits */
+	unsigned helping; /* threads that have joined and not yet left */
+	bool grows;       /* more threads may join when work waits */
 	size_t failed_at;
 	int rc;
-	struct errmsg *err;  /* of `rc`; or NULL */
+	struct errmsg *err;  /* set with `rc`; or NULL */
 	pthread_cond_t left; /* the last helper left */
 	TAILQ_ENTRY(job) at; /* in pool.jobs while `wanted` */
 	parallel_work *work;
@@ -42,10 +42,9 @@ struct job {
 };
 
 static struct {
-	pthread_mutex_t lock; /* protects all below, and every job; not held while
-				 * work is done */
+	pthread_mutex_t lock; /* protects all below, and every job; released while work is done */
 	pthread_cond_t more;    /* a job was added */
-	TAILQ_HEAD(, job) jobs; /* that want threads, the newest first */
+	TAILQ_HEAD(, job) jobs; /* jobs that want threads, the newest first */
 	unsigned wanted;        /* by all jobs */
 	unsigned free;          /* threads that are in no job */
 } pool = {
@@ -74,7 +73,7 @@ static void unlock_pool(void)
 	pthread_mutex_unlock(&pool.lock);
 }
 
-/* A child has none of the threads, and runs none of the loops. */
+/* A forked child has none of the threads, and runs no loops. */
 static void reset_pool(void)
 {
 	pthread_mutex_init(&pool.lock, NULL);
@@ -106,8 +105,8 @@ static void want_less(struct job *job, unsigned n)
 
 static void *pool_run(void *arg);
 
-/* Have as many free threads as are wanted.  Those that cannot be started only make the
- * jobs slower. */
+/* Start threads until there are as many free ones as jobs want.  If some cannot be started, jobs
+ * only take longer. */
 static void summon(void)
 {
 	pthread_t thread;
@@ -125,8 +124,8 @@ static bool has_work(const struct job *job)
 	return job->next < job->n && !job->rc;
 }
 
-/* Work on a job until no index is left to begin.  Called with the lock held, which is
- * released meanwhile. */
+/* Work on a job until all its indices have begun.  The caller holds the lock, which is released
+ * during the work. */
 static void run_job(struct job *job)
 {
 	while (has_work(job)) {

@@ -18,17 +18,15 @@ unsigned parallel_width(void);
 typedef int parallel_work(void *ctx, size_t i, struct errmsg *err);
 
 /*
- * Call `work(ctx, i)` for each i below `n`, in this order, on up to `width` threads:
- * the caller's own and others of the process's pool.  Loops may be nested.  After a
- * failure no new calls are begun; returns that of the lowest i, with its message in
- * `err` (may be NULL).
+ * Call `work(ctx, i)` for each i below `n`, in this order, on up to `width` threads: the caller's
+ * own and others of the process's pool.  Loops may be nested.  After a failure no new calls begin.
+ * Returns the failure of the lowest i, with its message in `err` (may be NULL).
  */
 int parallel_for(size_t n, unsigned width, parallel_work *work, void *ctx,
 		 struct errmsg *err);
 
-/* The same for work that may wait for storage which is far away: a call that slept
- * for more than a millisecond lets another thread join, beyond `width`, up to
- * PARALLEL_FAR. */
+/* The same for work that may wait for remote storage: a call that slept for more than a
+ * millisecond lets another thread join, beyond `width`, up to PARALLEL_FAR. */
 #define PARALLEL_FAR 64
 
 int parallel_far(size_t n, unsigned width, parallel_work *work, void *ctx,
@@ -42,13 +40,10 @@ typedef int parallel_loop(size_t n, unsigned width, parallel_work *work, void *c
 int parallel_steps(const struct uckpt *u, const char *what, parallel_loop *loop, size_t n,
 		   unsigned width, parallel_work *work, void *ctx, struct errmsg *err);
 
-/*
- * Turns of the items of a parallel_for, for a step that one item at a time takes, in
- * order.
- */
+/* Lets the items of a parallel_for do one step in order, one item at a time. */
 struct turns {
 	pthread_mutex_t lock; /* protects the rest; held during the step */
-	pthread_cond_t moved; /* `next` or `end` has */
+	pthread_cond_t moved; /* `next` or `end` has changed */
 	size_t next;          /* item whose turn it is */
 	size_t end;           /* the first item that failed */
 };
@@ -66,9 +61,9 @@ int turns_take(struct turns *t, size_t i, int rc, parallel_work *step,
 	       void *ctx, struct errmsg *err);
 
 /*
- * What threads use one at a time and what is expensive to make: connections, coders.
- * They wait here for their next user; the first ones are used most.  Thread-safe without a
- * lock; valid when zero-initialised.
+ * Things that threads use one at a time and that are expensive to make: connections, coders.  Idle
+ * ones wait here for their next user; the first ones are used most.  Thread-safe without a lock;
+ * valid when zero-initialised.
  */
 #define IDLE_MAX 256
 

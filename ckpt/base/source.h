@@ -18,11 +18,11 @@ struct fileid {
 	uint64_t ino;
 	uint64_t size;
 	int64_t mtime_ns;
-	int64_t ctime_ns; /* changes although the mtime was put back */
+	int64_t ctime_ns; /* also changes when the mtime is set back */
 	uint64_t attrs;   /* hash of mode, owners and number of links */
 };
 
-/* Nanoseconds since 1970; times that 64 bits cannot hold wrap around. */
+/* Nanoseconds since 1970; times beyond 64 bits wrap around. */
 int64_t fileid_time_ns(const struct timespec *t);
 
 void fileid_from_stat(const struct stat *st, struct fileid *id);
@@ -32,9 +32,9 @@ void fileid_from_stat(const struct stat *st, struct fileid *id);
  * with the mode and the links. */
 bool fileid_equal(const struct fileid *a, const struct fileid *b);
 
-/* The same, and is the ctime what it was, or did an attribute change that explains a new
- * one?  False for a file whose mtime was put back after writing to it.  For files
- * of which nothing else is known; see shards.h for those that were opened. */
+/* The same, and is the ctime unchanged, or did a change of an attribute cause the new one?
+ * False for a file that was written to and whose mtime was set back.  For files that were never
+ * opened; shards.h does more for others. */
 bool fileid_unchanged(const struct fileid *was, const struct fileid *now);
 
 /* Report how the file at `path` has changed.  Returns -EIO. */
@@ -68,7 +68,7 @@ struct source {
 	void *ctx;		      /* for `ops` */
 };
 
-/* Open a regular file, wherever links lead.  `path` must outlive the source. */
+/* Open a regular file; links are followed.  `path` must outlive the source. */
 int source_open(struct source *s, const char *path, struct errmsg *err);
 
 /* The same for an open file, whose descriptor the source owns; on an error it is closed. */
@@ -80,12 +80,12 @@ int source_open_fd(struct source *s, int fd, const char *path,
 int source_open_known(struct source *s, const char *path,
 		      const struct fileid *id, struct errmsg *err);
 
-/* Is an open file the known one?  If it has changed, close it and return -EIO. */
+/* Check that an open file is the known one.  If it has changed, close it and return -EIO. */
 int source_check_known(struct source *s, const struct fileid *id,
 		       struct errmsg *err);
 
-/* Is what was read until now of the file that was opened?  -EIO if that has changed; other
- * sources see to it themselves. */
+/* Check that all bytes read so far belong to the file that was opened.  -EIO if it has changed;
+ * sources with `ops` check that themselves. */
 int source_check_still(const struct source *s, struct errmsg *err);
 
 void source_init_span(struct source *s, const char *name, struct span bytes);
@@ -99,8 +99,8 @@ int source_check(const struct source *s, size_t len, uint64_t off,
 int source_read(const struct source *s, void *buf, size_t len, uint64_t off,
 		struct errmsg *err);
 
-/* The same for bytes whose neighbours the caller does not want next: a source that
- * fetches more than a few bytes at once fetches only these. */
+/* The same for bytes whose neighbours the caller will not read next: a source that fetches in
+ * larger units fetches only these. */
 int source_read_exact(const struct source *s, void *buf, size_t len,
 		      uint64_t off, struct errmsg *err);
 

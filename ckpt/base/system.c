@@ -2,12 +2,11 @@
 /*
  * Limits of memory.
  *
- * A process in a container sees the memory of the whole machine in sysconf, but is
- * killed when its cgroup exceeds its limit.  /proc/self/cgroup says where the
- * process lies in each hierarchy (cgroups(7)).  A limit holds for all cgroups below,
- * so that the lowest one on the way to the root counts.  A container without a cgroup
- * namespace has the whole path there, but its mount shows only the path's end: all
- * ends are looked for.
+ * A process in a container sees the memory of the whole machine in sysconf, but is killed when its
+ * cgroup exceeds its limit.  /proc/self/cgroup says where the process lies in each hierarchy
+ * (cgroups(7)).  A limit also holds for all cgroups below it, so the lowest limit on the way to the
+ * root counts.  In a container without a cgroup namespace that file has the whole path, but the
+ * mount only its last components, so all such endings are tried.
  */
 #include "ckpt/base/system.h"
 
@@ -25,8 +24,7 @@ static uint64_t least(uint64_t a, uint64_t b)
 	return a < b ? a : b;
 }
 
-/* The limit in a file; UINT64_MAX if there is none.  "max" is no limit, and the largest
- * number of pages, which v1 shows, is in effect none. */
+/* Read the limit in a file; UINT64_MAX if there is none: "max", or v1's largest number of pages. */
 static uint64_t read_limit(const char *path)
 {
 	FILE *f = fopen(path, "re");
@@ -41,8 +39,8 @@ static uint64_t read_limit(const char *path)
 	return limit;
 }
 
-/* The lowest limit of a cgroup and those above, by each end of its path, in the
- * hierarchy that is mounted at `mount`. */
+/* The lowest limit of a cgroup and its ancestors in the hierarchy mounted at `mount`; each
+ * ending of the path is tried. */
 static uint64_t limit_on_way(const char *root, const char *mount,
 			     const char *cgroup, const char *file)
 {
@@ -70,8 +68,8 @@ static bool has_memory(char *controllers)
 	return false;
 }
 
-/* The limit by a line of /proc/self/cgroup, which is "NUMBER:CONTROLLERS:PATH"; v2 has no
- * controllers.  systemd mounts the hierarchies where they are looked for. */
+/* The limit for a line of /proc/self/cgroup, "NUMBER:CONTROLLERS:PATH"; v2 has no controllers.
+ * Hierarchies are expected where systemd mounts them. */
 static uint64_t limit_of_line(const char *root, char *line)
 {
 	char *cgroup = line, *controllers;

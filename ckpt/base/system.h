@@ -8,7 +8,7 @@
 #include <sys/resource.h>
 #include <time.h>
 
-/* The time since some fixed moment, which no change of the date moves. */
+/* The time since some fixed moment; setting the date does not change it. */
 static inline uint64_t clock_ns(void)
 {
 	struct timespec t;
@@ -22,7 +22,7 @@ static inline double clock_seconds(void)
 	return (double)clock_ns() * 1e-9;
 }
 
-/* How often this thread has waited for something. */
+/* How often this thread has slept to wait for something. */
 static inline long clock_sleeps(void)
 {
 	struct rusage u;
@@ -38,17 +38,15 @@ static inline long clock_sleeps(void)
 uint64_t memory_size(void);
 
 /*
- * The lowest memory limit of the process's cgroups, v1 and v2; UINT64_MAX if there
- * is none.  /proc/self/cgroup and /sys/fs/cgroup are looked for below `root`: "" for
- * those of the system.
+ * The lowest memory limit of the process's cgroups, v1 and v2; UINT64_MAX if there is none.  `root`
+ * is put before the paths /proc/self/cgroup and /sys/fs/cgroup: "" outside of tests.
  */
 uint64_t memory_cgroup_limit(const char *root);
 
 /*
- * A library's table of calls, in members of the same names, is made from a list
- * of them, X(function): DYNLIB_MEMBER declares the members, and DYNLIB_CALL,
- * where a variable `api` is the table, says what to look up.  Some names are
- * macros for others.
+ * A table of a library's functions, whose members have the functions' names, is made from a list
+ * X(function): DYNLIB_MEMBER declares a member, and DYNLIB_CALL says what to look up for the
+ * variable `api`.  Some names are macros for others.
  */
 #define DYNLIB_MEMBER(function) __typeof__(function) *function;
 #define DYNLIB_CALL(function) { DYNLIB_TEXT(function), (void **)&api.function },

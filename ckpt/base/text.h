@@ -25,24 +25,23 @@ static inline bool utf8_is_surrogate(uint32_t c)
 bool utf8_is(const char *s);
 
 /*
- * May this code point be printed on a terminal?  Not controls (C0, DEL, C1), which
- * drive the terminal, and not those that change the order or the lines of the text
- * around them: line and paragraph separators, bidirectional marks, overrides and
- * isolates.
+ * May this code point be printed on a terminal?  False for controls (C0, DEL, C1), which drive the
+ * terminal, and for characters that change the order or the lines of the text around them: line and
+ * paragraph separators, bidirectional marks, overrides and isolates.
  */
 bool utf8_is_shown(uint32_t c);
 
 #define UTF8_REPLACEMENT "\xef\xbf\xbd" /* U+FFFD */
 
 /*
- * Return the next character of `*s` as it may be shown, which is itself or
- * UTF8_REPLACEMENT, and its length in `*n`; advance `*s`.  NULL at the end of the
- * string.  Each byte that belongs to no code point counts as one character.
+ * Return the next character of `*s`, or UTF8_REPLACEMENT if it must not be shown, with its length
+ * in `*n`; advance `*s`.  NULL at the end of the string.  Each byte that belongs to no code point
+ * counts as one character.
  */
 const char *utf8_show(const char **s, unsigned *n);
 
-/* Copy `from` as it may be shown into `to`, at most `size` bytes with the NUL;
- * no character is cut. */
+/* Copy `from` into `to` as utf8_show shows it, at most `size` bytes with the NUL; no character
+ * is cut. */
 void utf8_clean(char *to, size_t size, const char *from);
 
 /* Format a size, as "1.2 GiB", into `buf` and return it. */
@@ -75,18 +74,18 @@ bool size_parse_decimal(const char *text, uint64_t *out);
 
 struct suggestion {
 	const char *word; /* as typed: "nmae", "nmae=value" */
-	size_t len;       /* of it, to the '=' */
+	size_t len;       /* length of the name in it, up to the '=' */
 	const char *name; /* the nearest name so far, or NULL */
 	size_t name_len;
 	unsigned distance;
 };
 
-/* Begin with a word.  Names that differ from it in more than a third of its characters are
- * not near, nor is anything but itself to a word of one or two. */
+/* Begin with a word.  A name is near if at most a third of the word's characters differ; a word
+ * of one or two characters has no near names. */
 struct suggestion suggest_begin(const char *word);
 
-/* Consider a name, which must stay valid, of `len` characters, with the '=' of an option that
- * takes a value. */
+/* Consider a name of `len` characters, with the '=' of an option that takes a value.  The name
+ * must stay valid. */
 void suggest_consider(struct suggestion *n, const char *name, size_t len);
 
 /* Say what is wrong with the word: "unknown option; did you mean --name=value?", with `dash`

@@ -34,7 +34,7 @@ static char *trim(char *text)
 	return text;
 }
 
-/* Take a setting that nothing before it has set. */
+/* Take a setting, unless an earlier source has set it. */
 static int take(char **to, const char *value)
 {
 	if (*to || !value || !*value)
@@ -116,8 +116,8 @@ static int read_environment(struct aws_profile *p)
 	return rc;
 }
 
-/* Add the settings of one place.  Its key and token are taken together and only if they
- * are whole, because an id of one place and a secret of another do not match. */
+/* Add the settings of one place.  Its key id, secret and token are taken together or not at all,
+ * because those of different places do not match. */
 static int add_place(struct aws_profile *p, const struct aws_profile *place)
 {
 	const bool has_key = place->v[AWS_KEY_ID] && place->v[AWS_SECRET];

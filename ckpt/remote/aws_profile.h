@@ -20,7 +20,7 @@ struct aws_profile {
 	char *v[AWS_SETTINGS]; /* malloc'ed, or NULL */
 };
 
-/* 0 or -ENOMEM.  A file that cannot be read says nothing. */
+/* Read the settings: 0 or -ENOMEM.  Unreadable files are ignored. */
 int aws_profile_read(struct aws_profile *p);
 void aws_profile_done(struct aws_profile *p);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Threads that fetch blocks, and readers that take bytes from them.  A reader that
- * comes to a block in the queue fetches it itself.
+ * Threads that fetch blocks, and readers that take bytes from them.  A reader that needs a queued
+ * block fetches it itself.
  */
 #include "ckpt/remote/cache.h"
 
@@ -18,10 +18,10 @@
 #include "ckpt/base/system.h"
 #include "ckpt/remote/cache_impl.h"
 
-/* Requests at once before anything was learned. */
+/* Requests at once before anything has been measured. */
 #define WIDTH_FIRST 64
 
-/* Two readers at once have half of the memory; the other half is for what follows. */
+/* Two readers at once use half of the memory; the other half is for prefetched blocks. */
 #define WINDOW_PART 4
 
 /* A thread without work ends after this time. */
@@ -66,9 +66,9 @@ static bool start_thread(struct cache_pool *a)
 	return rc == 0;
 }
 
-/* Release the lock, and see that up to `n` blocks of the queue are being fetched.  Only
- * the first thread is started by a reader; each starts the next one, since a new stack
- * may have to wait until pages of blocks under way have been filled with zeros. */
+/* Release the lock, and see that threads fetch up to `n` blocks of the queue.  A reader starts
+ * only the first thread; each thread starts the next one, since a new stack may have to wait
+ * until pages of blocks under way have been filled with zeros. */
 static void unlock_and_summon(struct cache_pool *a, size_t n, bool reader)
 {
 	bool start = false;
@@ -89,8 +89,8 @@ static void unlock_and_summon(struct cache_pool *a, size_t n, bool reader)
 	pthread_mutex_unlock(a->lock);
 }
 
-/* Give free memory beyond so many bytes back to the system.  Releases the lock
- * meanwhile: it takes time. */
+/* Give free memory beyond `most` bytes back to the system.  This takes time, so the lock is
+ * released. */
 static void release_beyond(struct cache_pool *a, uint64_t bytes)
 {
 	void *p;
@@ -110,7 +110,7 @@ static void release_excess(struct cache_pool *a)
 	release_beyond(a, a->limit + (later < a->later_limit ? later : a->later_limit));
 }
 
-/* Fetch a block of the queue.  Releases the lock meanwhile. */
+/* Fetch a block of the queue.  The lock is released during the fetch. */
 static int fetch(struct cache_block *b, bool reader, struct errmsg *err)
 {
 	struct cache *c = b->c;
@@ -120,7 +120,7 @@ static int fetch(struct cache_block *b, bool reader, struct errmsg *err)
 	block_begin(a, b);
 	c->fetching++;
 	a->fetching += !reader;
-	unlock_and_summon(a, 1, reader); /* one calls the next */
+	unlock_and_summon(a, 1, reader); /* one thread starts the next */
 	if (b->data)
 		rc = c->config.fill(c->config.ctx, b->file, b->data, b->len, b->off, err);
 	pthread_mutex_lock(a->lock);
@@ -129,7 +129,7 @@ static int fetch(struct cache_block *b, bool reader, struct errmsg *err)
 		request_width_done(&a->width, b->len, !TAILQ_EMPTY(&a->queue), clock_ns());
 	if (!rc && c->config.check) {
 		a->checking += !reader;
-		unlock_and_summon(a, !reader, false); /* the next need not wait */
+		unlock_and_summon(a, !reader, false); /* the next block can be fetched meanwhile */
 		rc = c->config.check(c->config.ctx, b->file, err);
 		pthread_mutex_lock(a->lock);
 		a->checking -= !reader;
@@ -141,7 +141,7 @@ static int fetch(struct cache_block *b, bool reader, struct errmsg *err)
 	return rc;
 }
 
-/* False if no block came within the time. */
+/* Return false if no block was queued within the time. */
 static bool wait_for_more(struct cache_pool *a)
 {
 	struct timespec until;
@@ -178,7 +178,7 @@ struct cache_pool *cache_pool_new(struct uckpt *u)
 	if (!a)
 		return NULL;
 	a->lock = &u->lock;
-	a->pid = getpid(); /* before anyone can wait */
+	a->pid = getpid(); /* set before any thread can wait */
 	pthread_cond_init(&a->more, NULL);
 	pthread_cond_init(&a->done, NULL);
 	TAILQ_INIT(&a->queue);
@@ -233,7 +233,7 @@ void cache_free(struct cache *c)
 	free(c);
 }
 
-/* Where a block that begins at `off` ends, at most `to`. */
+/* The end of a block that begins at `off`, at most `to`. */
 static uint64_t end_of_block(const struct cache *c, uint64_t off, uint64_t to)
 {
 	const uint64_t begin = c->config.crosses ? off : off / CACHE_PIECE * CACHE_PIECE;
@@ -266,15 +266,15 @@ uint64_t cache_prefetch(struct cache *c, uint32_t file, uint64_t off, uint64_t l
 		added += !b;
 		at = end;
 	}
-	/* The caller fetches a single block itself, and summons others then. */
+	/* The caller fetches a single block itself, and starts threads then. */
 	unlock_and_summon(a, when == WANT_NOW && added == 1 ? 0 : added, true);
 	return at - off;
 }
 
-/* Become a user of a block once its bytes are there.  If they cannot be fetched, returns
- * 1: the reader must read its own bytes, which may be good.  A store that did not answer
- * for a block that only its reader wanted is not asked again: returns the error.  Called
- * with the lock held, releases it meanwhile. */
+/* Become a user of a block once its bytes are there.  Returns 1 if they cannot be fetched: the
+ * reader must then read just its own bytes, which may be readable.  If only this reader wanted
+ * the block and the store did not answer, returns the error instead, to avoid a second timeout.
+ * Called with the lock held, releases it meanwhile. */
 static int enter(struct cache_block *b, struct errmsg *err)
 {
 	struct cache_pool *a = b->c->pool;
@@ -282,11 +282,11 @@ static int enter(struct cache_block *b, struct errmsg *err)
 	int rc = -EBADMSG;
 
 	b->users++;
-	/* No thread has come to it, or none could start. */
+	/* No thread has fetched it yet, or none could be started. */
 	if (b->state == BLOCK_QUEUED) {
 		rc = fetch(b, true, own ? err : NULL);
 	} else if (b->state == BLOCK_FETCHING) {
-		unlock_and_summon(a, 1, true); /* for those that the reader comes to next */
+		unlock_and_summon(a, 1, true); /* to fetch the blocks that follow */
 		pthread_mutex_lock(a->lock);
 	}
 	while (b->state != BLOCK_READY)
@@ -312,7 +312,7 @@ static int copy_from(struct cache_block *b, void *buf, size_t len, uint64_t off,
 	return 0;
 }
 
-/* Read bytes that no block has.  Releases the lock meanwhile. */
+/* Read bytes that are in no block.  The lock is released during the read. */
 static int read_past(struct cache *c, uint32_t file, void *buf, size_t len, uint64_t off,
 		     struct errmsg *err)
 {

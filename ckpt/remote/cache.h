@@ -11,19 +11,19 @@ struct latency;
 struct uckpt;
 
 /*
- * The context's cache of blocks that are expensive to read: files of far storage,
- * windows of a server's file, decoded blocks of a pack.
+ * The context's cache of blocks that are expensive to read: files of far storage, windows of a
+ * server's file, decoded blocks of a pack.
  *
- * A caller that knows what will be read next wants it; background threads fetch it,
- * with as many requests at once as make the store faster (latency.h), and readers take it
- * from memory.  A block is exactly what was wanted, at most CACHE_PIECE bytes: no byte
- * is fetched that nobody wants, and none twice while it is there or under way.
- * All caches of a context share its threads and its limit of memory.  Thread-safe.
+ * A caller that knows which bytes will be read next prefetches them; background threads fetch
+ * these, with as many requests at once as make the store faster (latency.h), and readers take them
+ * from memory.  A block has exactly the prefetched bytes, at most CACHE_PIECE: nothing else is
+ * fetched, and nothing twice while it is in memory or under way.  All caches of a context share its
+ * threads and its limit of memory.  Thread-safe.
  */
 struct cache;
 
-/* The longest block.  FUSE sends no larger requests; a store that takes larger ones
- * gets as many at once instead. */
+/* The longest block.  FUSE sends no larger requests; a store that could answer larger ones gets
+ * several at once instead. */
 #define CACHE_PIECE (UINT64_C(1) << 20)
 
 /* Read exactly `len` bytes at `off` of a file; 0 or a negative errno. */
@@ -38,14 +38,14 @@ struct cache_config {
 	cache_fill *fill;
 	cache_check *check; /* after each fill, not counted as a request; may be NULL */
 	void *ctx;
-	/* While this store is near, there are no more requests at once than processors,
-	 * and what has been read is not kept.  NULL: it is always far. */
+	/* While this store is near, requests are limited to the number of processors, and bytes
+	 * are not kept after a read.  NULL: the store is always far. */
 	const struct latency *latency;
 	/* Blocks may cross multiples of CACHE_PIECE; otherwise a request never does. */
 	bool crosses;
 };
 
-/* What caches of a context share; NULL when memory runs out. */
+/* The part that all caches of a context share; NULL when memory runs out. */
 struct cache_pool *cache_pool_new(struct uckpt *u);
 
 /* Waits for the threads.  All caches must have been freed.  `a` may be NULL. */
@@ -54,40 +54,42 @@ void cache_pool_free(struct cache_pool *a);
 /* A cache of files that are identified by a number; NULL when memory runs out. */
 struct cache *cache_new(struct uckpt *u, const struct cache_config *config);
 
-/* Waits for requests under way.  Nobody may read any more.  `c` may be NULL. */
+/* Wait for requests under way, and free the cache.  The caller guarantees that it has no
+ * readers.  `c` may be NULL. */
 void cache_free(struct cache *c);
 
 enum want {
-	WANT_NOW,   /* the caller reads them next; what it leaves stays until memory is needed */
-	WANT_NEXT,  /* the caller comes to them; a part of the memory is for the above */
-	WANT_LATER, /* a reader to come, beside whom they are wanted for already; these
-		     * have memory of their own, and five eighths of the others' */
+	WANT_NOW,   /* the caller reads the bytes next; the rest of a block stays until memory is
+	             * needed */
+	WANT_NEXT,  /* the caller reads them later; limited to a part of the memory */
+	WANT_LATER, /* for later readers; they have extra memory (cache_set_limit) and five
+	             * eighths of the rest */
 };
 
 /*
- * Want bytes [off, off + len) of a file.  Returns how many of them, from the first on,
- * are there or under way: fewer than `len` when memory is used up.
+ * Queue bytes [off, off + len) of a file for fetching.  Returns how many of the first ones are in
+ * memory or under way: fewer than `len` when memory is used up.
  */
 uint64_t cache_prefetch(struct cache *c, uint32_t file, uint64_t off, uint64_t len, enum want when);
 
-/* Read bytes [off, off + len): from memory what was wanted, the rest directly.  Errors
- * are those of `fill`. */
+/* Read bytes [off, off + len): from memory where they were prefetched, the rest directly.
+ * Errors are those of `fill`. */
 int cache_read(struct cache *c, uint32_t file, void *buf, size_t len, uint64_t off,
 	       struct errmsg *err);
 
-/* Bytes in the cache, where they lie. */
+/* Bytes in the cache, borrowed without a copy. */
 struct cache_pin {
 	struct cache_block *b;
 	const uint8_t *p;
 	size_t len;
 };
 
-/* Borrow up to `len` bytes of a file from `off` on, which were wanted and lie together;
- * waits until they are there.  False if none were wanted or the fetch failed:
- * cache_read reports why.  They stay until they are returned. */
+/* Borrow up to `len` bytes of a file from `off` on, which were prefetched and are contiguous in
+ * memory; waits until they are there.  False if they were not prefetched or the fetch failed:
+ * cache_read reports why.  They stay until cache_unpin. */
 bool cache_pin(struct cache *c, uint32_t file, uint64_t off, size_t len, struct cache_pin *out);
 
-/* Return borrowed bytes; `read`: they count as read. */
+/* Return borrowed bytes; `read`: count them as read. */
 void cache_unpin(const struct cache_pin *l, bool read);
 
 /* Has the cache any blocks? */
@@ -96,22 +98,21 @@ bool cache_has_blocks(const struct cache *c);
 /* The limit until cache_set_limit. */
 #define CACHE_DEFAULT (UINT64_C(256) << 20)
 
-/* The least limit that is of use for reading ahead; 0 turns that off. */
+/* The smallest useful limit for reading ahead; 0 turns that off. */
 #define CACHE_MIN (UINT64_C(4) << 20)
 
-/* Set the most memory for blocks, and how much more there is for those of readers to come
- * (WANT_LATER).  `keep`: blocks of far stores that have been read stay for other
- * readers as long as there is memory. */
+/* Set the most memory for blocks, and the extra memory for WANT_LATER.  `keep`: blocks of far
+ * stores stay after they have been read while there is memory. */
 void cache_set_limit(struct uckpt *u, uint64_t bytes, uint64_t later, bool keep);
 uint64_t cache_limit(const struct uckpt *u);
 
-/* What has been learned of the stores that the context reads. */
+/* The measured latency of the stores that the context reads. */
 struct latency *cache_latency(const struct uckpt *u);
 
 /* Number of bytes that a sequential reader should prefetch. */
 uint64_t cache_readahead_bytes(const struct uckpt *u);
 
-/* Bytes of memory that are held now; free blocks that nobody waits for. */
+/* Memory in use, in bytes; frees blocks without readers first. */
 uint64_t cache_bytes(const struct uckpt *u);
 void cache_trim(struct uckpt *u);
 

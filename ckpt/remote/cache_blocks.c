@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which blocks there are, and their memory.  No function but those that end in _piece
- * touches memory of blocks, so that a lock may be held.
+ * Keeps the list of blocks and their memory.  Only functions that end in _piece touch the memory of
+ * blocks, so the others may run with a lock held.
  *
- * Large blocks take pieces of CACHE_PIECE bytes, which are used again: new memory costs
- * more than a copy.
+ * Large blocks take pieces of CACHE_PIECE bytes, which are reused: new memory costs more than a
+ * copy.
  */
 #include <assert.h>
 #include <stdlib.h>
@@ -14,23 +14,23 @@
 #include "ckpt/base/system.h"
 #include "ckpt/remote/cache_impl.h"
 
-/* A block that nobody has come for in so long may be given up. */
+/* A block that was not read for this long may be evicted. */
 #define STALE_NS UINT64_C(5000000000)
 
-/* A part of the memory is for what readers wait for, and for what was read last:
+/* One part in RECENT_PART of the memory is for prefetched blocks in use and for those read last:
  * torch.load reads the beginning of a file four times. */
 #define RECENT_PART 16
 
 /* Blocks up to this size are allocated one by one. */
 #define SMALL (128u << 10)
 
-/* Pieces are halves of huge pages.  The kernel looks up each page of a direct read's
- * memory, which takes a quarter of the reader's time with small ones; and FUSE splits a
- * request whose memory touches one page more than it has bytes for. */
+/* Pieces are halves of huge pages.  The kernel looks up each page of a direct read's memory,
+ * which takes a quarter of the reader's time with small ones; and FUSE splits a request whose
+ * memory touches more pages than its bytes fill. */
 #define HUGE ((size_t)2 << 20)
 
-/* Address space is taken so much at once: taking more has to wait while pages are being
- * filled with zeros. */
+/* Bytes of address space taken at a time: taking more has to wait while pages are being filled
+ * with zeros. */
 #define SLAB ((size_t)64 << 20)
 #define PIECES (SLAB / CACHE_PIECE)
 
@@ -130,7 +130,7 @@ static struct block_list *list_of(struct cache_pool *a, const struct cache_block
 	return b->state == BLOCK_QUEUED ? &a->queue : b->want == WANT_NOW ? &a->kept : &a->ready;
 }
 
-/* Put a block into its list; take it out before its state changes. */
+/* Put a block into the list for its state; take it out before the state changes. */
 static void enlist(struct cache_pool *a, struct cache_block *b)
 {
 	TAILQ_INSERT_TAIL(list_of(a, b), b, at);
@@ -176,7 +176,7 @@ static void drop_block(struct cache_pool *a, struct cache_block *b)
 	free_block(a, b);
 }
 
-/* May a block be given up?  One that is kept, as soon as somebody has come for it. */
+/* May a block be evicted?  A kept one only after it has been read. */
 static bool may_go(const struct cache_block *b, uint64_t now)
 {
 	return b->users == 0 &&
@@ -195,7 +195,7 @@ static bool drop_oldest(struct cache_pool *a, struct block_list *list, uint64_t 
 	return false;
 }
 
-/* The part of the limit that readers to come have. */
+/* The part of the limit that is for WANT_LATER. */
 static uint64_t waiting(const struct cache_pool *a)
 {
 	const uint64_t later = a->bytes[WANT_LATER];
@@ -203,7 +203,7 @@ static uint64_t waiting(const struct cache_pool *a)
 	return a->bytes[WANT_NEXT] + (later > a->later_limit ? later - a->later_limit : 0);
 }
 
-/* The memory for blocks that are kept: also if nothing is read ahead, there is some. */
+/* The memory for kept blocks, which is not 0 even if nothing is read ahead. */
 static uint64_t room_for_kept(const struct cache_pool *a)
 {
 	const uint64_t all = a->limit ? a->limit : CACHE_MIN;
@@ -211,7 +211,7 @@ static uint64_t room_for_kept(const struct cache_pool *a)
 	return all > waiting(a) ? all - waiting(a) : 0;
 }
 
-/* Is there room for `size` more bytes, now that others have gone? */
+/* Evict blocks as needed, and return whether there is room for `size` more bytes. */
 static bool make_room(struct cache_pool *a, size_t size, enum want when)
 {
 	const uint64_t most =
@@ -235,7 +235,7 @@ struct cache_block *block_find(const struct cache_pool *a, const struct cache *c
 {
 	const uint64_t slot = off / CACHE_PIECE;
 
-	/* A block of the slot before may reach into this one. */
+	/* A block of the previous slot may reach into this one. */
 	for (uint64_t i = slot - (slot > 0); i <= (*end - 1) / CACHE_PIECE; i++)
 		for (struct cache_block *b = *bucket_of(a, c, file, i); b; b = b->next) {
 			if (b->c != c || b->file != file)
@@ -248,7 +248,7 @@ struct cache_block *block_find(const struct cache_pool *a, const struct cache *c
 	return NULL;
 }
 
-/* May a block of the queue be extended to [off, end)?  Its bucket must stay. */
+/* May a queued block be extended to [off, end)?  It must stay in its bucket. */
 static bool can_extend(const struct cache_block *b, uint64_t off, uint64_t end)
 {
 	const uint64_t slot = b->off / CACHE_PIECE;
@@ -257,8 +257,7 @@ static bool can_extend(const struct cache_block *b, uint64_t off, uint64_t end)
 	       (b->c->config.crosses || (end - 1) / CACHE_PIECE == slot);
 }
 
-/* Find a block of the queue that may begin or end with these bytes, too: one request
- * takes as long as two. */
+/* Find a queued block that these bytes can be joined to: one request takes less time than two. */
 static struct cache_block *find_neighbour(const struct cache_pool *a, const struct cache *c,
 					  uint32_t file, uint64_t off, uint64_t end)
 {

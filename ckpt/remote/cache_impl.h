@@ -10,7 +10,7 @@
 #include "ckpt/remote/cache.h"
 #include "ckpt/remote/latency.h"
 
-/* Shared by cache.c (threads and readers) and cache_blocks.c (which blocks there are). */
+/* Shared by cache.c (threads and readers) and cache_blocks.c (the list of blocks). */
 struct cache {
 	struct cache_pool *pool;
 	struct cache_config config;
@@ -44,7 +44,7 @@ struct cache_block {
 	uint8_t *data;   /* NULL while QUEUED */
 	unsigned users;  /* readers that copy from it, or wait for it */
 	bool failed;     /* freed by its last user */
-	uint64_t unread; /* bytes that were wanted and have not been read */
+	uint64_t unread; /* bytes that were prefetched and have not been read */
 	uint64_t touched;
 	struct cache_block *next;    /* in its bucket */
 	TAILQ_ENTRY(cache_block) at; /* in `queue`, `ready` or `kept` */
@@ -52,12 +52,12 @@ struct cache_block {
 
 TAILQ_HEAD(block_list, cache_block);
 
-/* Memory of large blocks: pieces of CACHE_PIECE bytes.  v[0, nfree) have memory, the
- * last `nempty` are places without. */
+/* Memory of large blocks: pieces of CACHE_PIECE bytes.  v[0, nfree) have memory, the last
+ * `nempty` have only addresses. */
 struct slabs {
 	void **v;
 	size_t n, cap, nfree, nempty;
-	void **slabs; /* what was allocated */
+	void **slabs; /* the allocations themselves */
 	size_t nslabs, slabs_cap;
 };
 
@@ -70,10 +70,9 @@ struct cache_pool {
 	pthread_cond_t done;   /* a block came in, or the last thread ended */
 	struct request_width width;
 	struct latency latency; /* cache_latency; not protected */
-	/* Threads: all, those that fetch, those that check what they fetched, those
-	 * without work. */
+	/* Numbers of threads: all, fetching, checking what they fetched, idle. */
 	unsigned nthreads, fetching, checking, idle;
-	pid_t pid; /* whose threads these are */
+	pid_t pid; /* the process that these threads belong to */
 	bool ends;
 
 	struct cache_block *buckets[BLOCK_BUCKETS];
@@ -82,14 +81,14 @@ struct cache_pool {
 	struct block_list kept; /* of WANT_NOW */
 	_Atomic uint64_t limit; /* written with the lock held */
 	uint64_t later_limit;   /* beyond it, for WANT_LATER */
-	bool keeps;             /* blocks that have been read stay */
+	bool keeps;             /* keep blocks after they have been read */
 	uint64_t bytes[WANT_LATER + 1];
 	struct slabs slabs;
 	uint64_t held; /* memory of all blocks and free pieces */
 };
 
-/* Return the block that has byte `off`, or NULL; then `*end` becomes the beginning of the
- * next block if that is below `*end`. */
+/* Return the block that has byte `off`, or NULL; then lower `*end` to the beginning of the next
+ * block. */
 struct cache_block *block_find(const struct cache_pool *a, const struct cache *c, uint32_t file,
 			       uint64_t off, uint64_t *end);
 
@@ -98,30 +97,29 @@ struct cache_block *block_find(const struct cache_pool *a, const struct cache *c
 bool block_add(struct cache_pool *a, struct cache *c, uint32_t file, uint64_t off, size_t len,
 	       enum want when);
 
-/* Want `n` bytes of a block; false as block_add. */
+/* Count `n` more bytes of a block as wanted; false as block_add. */
 bool block_want(struct cache_pool *a, struct cache_block *b, uint64_t n, enum want when);
 
 /* Take a block out of the queue to fetch it.  `data` is NULL if memory runs out. */
 void block_begin(struct cache_pool *a, struct cache_block *b);
 
-/* The fetch has ended. */
+/* Set a block's state after the fetch. */
 void block_settle(struct cache_pool *a, struct cache_block *b, bool failed);
 
-/* A user has read `n` bytes and leaves; of a block that failed, none. */
+/* Count `n` bytes as read, 0 of a block that failed, and end the use of it. */
 void block_leave(struct cache_pool *a, struct cache_block *b, size_t n);
 
 /* Free the blocks of a cache that are not being fetched. */
 void blocks_drop(struct cache_pool *a, struct cache *c);
 
-/* Free what nobody waits for. */
+/* Free blocks that no reader waits for. */
 void blocks_trim(struct cache_pool *a);
 
-/* Free the memory of all blocks, of which none is left. */
+/* Free the memory of all blocks; none must be left. */
 void blocks_done(struct cache_pool *a);
 
-/* Take a piece of memory that is free, while more than `limit` bytes are held; else
- * NULL.  The caller gives its memory back to the system, without the lock, and returns
- * the place. */
+/* Take a free piece of memory while more than `limit` bytes are held; else NULL.  The caller
+ * gives its pages back to the system without the lock, and then returns the address. */
 void *blocks_take_excess(struct cache_pool *a, uint64_t limit);
 void blocks_return_place(struct cache_pool *a, void *piece);
 

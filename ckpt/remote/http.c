@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An exchange is a request with its retries.  The header of each answer is checked
- * before a byte of its body is taken, so that bytes of another generation, or of
- * another place in the file, never reach the reader's buffer.  What has arrived
- * before a connection breaks is kept, and only the rest is asked for again.
+ * An exchange is a request with its retries.  The header of each answer is checked before a byte of
+ * its body is taken, so that bytes of another generation, or of another place in the file, never
+ * reach the reader's buffer.  Bytes that arrived before a connection broke are kept, and only the
+ * rest is requested again.
  */
 #include "ckpt/remote/http.h"
 
@@ -30,15 +30,15 @@
 #define TRIES_UNKNOWN 3  /* of a server that has never answered */
 #define SNIPPET_MAX 1024 /* of an error's body */
 #define HEADERS_MAX (SIGV4_HEADERS + 2)
-#define LINE_MAX_BYTES 1024 /* of a header (RFC 9110); longer ones say nothing */
+#define LINE_MAX_BYTES 1024 /* of a header line (RFC 9110); longer ones are ignored */
 #define CONDITION_MAX (HTTP_ETAG_MAX + 32)
 
 struct exchange {
 	struct site *site;
 	const char *path;
-	int64_t end; /* of the operation that it is part of */
+	int64_t end; /* deadline of the operation */
 	bool head;
-	bool slash;        /* of a directory */
+	bool slash;        /* the path is a directory's */
 	const char *query; /* GET of the bucket's list; or NULL */
 	/* Of http_read: */
 	const struct http_meta *meta; /* NULL: not a range */
@@ -52,7 +52,7 @@ struct exchange {
 	struct transport_result result;
 	struct http_answer answer;
 	bool checked;
-	int refused; /* a negative errno: the answer must not be used */
+	int refused; /* a negative errno: why the answer must not be used */
 	char why[TRANSPORT_TEXT_MAX];
 	char snippet[SNIPPET_MAX];
 	size_t nsnippet;
@@ -141,7 +141,7 @@ void http_answer_line(struct http_answer *a, const char *line, size_t len)
 	take(a, text, value + strspn(value, " \t"));
 }
 
-/* Without the mark of a weak one: the size is compared as well. */
+/* The entity tag, without the mark of a weak one: the size is compared as well. */
 static const char *tag_of(const struct http_meta *m)
 {
 	return m->etag + (strncmp(m->etag, "W/", 2) == 0 ? 2 : 0);
@@ -177,8 +177,8 @@ static bool refuse(struct exchange *x, int rc, const char *why)
 	return false;
 }
 
-/* May the body of a good answer to a range be taken?  It may be shorter than asked,
- * but not begin elsewhere. */
+/* May the body of a good answer to a range be taken?  It may be shorter than the range, but must
+ * begin with it. */
 static bool check_range(struct exchange *x)
 {
 	const struct http_answer *a = &x->answer;
@@ -358,7 +358,7 @@ static int fail_status(struct exchange *x, struct errmsg *err)
 			  *code ? " " : "", code);
 }
 
-/* 1: try again, with why it failed in x->why; else the result. */
+/* Judge an answer: 1 to try again, with the reason in x->why; else the result. */
 static int judge(struct exchange *x, int rc, struct errmsg *err)
 {
 	if (x->refused)
@@ -389,8 +389,8 @@ static int judge(struct exchange *x, int rc, struct errmsg *err)
 	return 0;
 }
 
-/* Pause before try `tries` + 1; random, so that many readers do not return at once.
- * False if the deadline comes before. */
+/* Wait before try `tries` + 1, for a random time, so that many readers do not return at once.
+ * False if the deadline comes first. */
 static bool pause_for(const struct exchange *x, unsigned tries)
 {
 	int64_t ms = (int64_t)PAUSE_MIN_MS << (tries < 8 ? tries : 8);
@@ -427,7 +427,7 @@ static int exchange(struct exchange *x, struct errmsg *err)
 		rc = judge(x, rc, err);
 		if (rc <= 0)
 			return rc;
-		/* A good part has come: go on at once. */
+		/* At least half of the rest has come: go on at once. */
 		if (x->got - before >= (x->len - before) / 2 && x->got > before) {
 			before = x->got;
 			tries = 0;

@@ -11,7 +11,7 @@
 struct errmsg;
 struct uckpt;
 
-/* What a server says of a file. */
+/* The attributes of a file, as a server sends them. */
 #define HTTP_ETAG_MAX 256
 #define HTTP_DATE_MAX 64
 
@@ -19,7 +19,7 @@ struct http_meta {
 	uint64_t size;
 	int64_t mtime_s;
 	char etag[HTTP_ETAG_MAX];     /* "": none */
-	char modified[HTTP_DATE_MAX]; /* Last-Modified as it came; "": none */
+	char modified[HTTP_DATE_MAX]; /* Last-Modified as sent; "": none */
 	bool is_dir; /* the server redirected to a path with a slash */
 };
 
@@ -27,20 +27,18 @@ struct http_meta {
 #define HTTP_READ_MAX ((size_t)8 << 20)
 
 /*
- * Requests with retries.  What is temporary (timeouts, resets, 408, 425, 429 and
- * 5xx) is tried again, with growing pauses, until the operation's deadline; a
- * server that has never answered is given up after a few tries.  Messages have the
- * path, and the status or the reason.  Thread-safe.
+ * Requests with retries.  Temporary failures (timeouts, resets, 408, 425, 429 and 5xx) are retried
+ * with growing pauses until the operation's deadline; a server that has never answered gets only a
+ * few tries.  Messages have the path, and the status or the reason.  Thread-safe.
  *
- * Errors: -ENOENT (404, 410), -EACCES (401, 403), -EIO, -ENOMEM, -ECANCELED after
- * http_stop().
+ * Errors: -ENOENT (404, 410), -EACCES (401, 403), -EIO, -ENOMEM, -ECANCELED after http_stop().
  */
 
-/* The time (clock_ns) at which an operation that begins now is given up: one
- * operation may take several requests. */
+/* Return the deadline (clock_ns) of an operation that begins now; one operation may take several
+ * requests. */
 int64_t http_deadline(const struct uckpt *u);
 
-/* From http_begin_together() until http_end_together(), all operations are one. */
+/* Between http_begin_together() and http_end_together() all operations share one deadline. */
 void http_begin_together(struct uckpt *u);
 void http_end_together(struct uckpt *u);
 
@@ -51,16 +49,15 @@ void http_stop(struct uckpt *u);
 int http_head(struct site *s, const char *path, bool slash, int64_t end,
 	      struct http_meta *out, struct errmsg *err);
 
-/* Get all of what the server has at `path` and a slash, or for an S3 site's `query` of its
- * bucket if that is not NULL, as a text that the caller frees; -E2BIG beyond `max`
- * bytes. */
+/* Get the body at `path` and a slash or, for an S3 site, the answer of its bucket to `query` if
+ * that is not NULL, as a text that the caller frees; -E2BIG beyond `max` bytes. */
 int http_get(struct site *s, const char *path, const char *query, int64_t end,
 	     size_t max, char **text, struct errmsg *err);
 
 /*
- * Read bytes [off, off + len) of a file, which has them by `m`; at most
- * HTTP_READ_MAX.  The file must still be the one that `m` describes, which is a
- * condition of the request and checked in the answer: else -EIO.
+ * Read bytes [off, off + len) of a file, which `m` says that it has; at most HTTP_READ_MAX.  The
+ * file must still be the one that `m` describes: this is a condition of the request, and checked in
+ * the answer: else -EIO.
  */
 int http_read(struct site *s, const char *path, const struct http_meta *m,
 	      void *buf, size_t len, uint64_t off, struct errmsg *err);

@@ -1,38 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Learning from requests whether a store is far, and how many it can take at once.
+ * Learns from requests whether a store is far, and how many requests it can serve at once.
  *
- * A thread that reads from the page cache may be preempted, but does not sleep: only
- * requests that slept count as slow.  A table of file systems would not do: the same
- * mount is near for files in the page cache.
+ * A thread that reads from the page cache may be preempted, but does not sleep: only requests that
+ * slept count as slow.  The type of the file system does not tell: a remote mount is near for files
+ * in the page cache.
  */
 #include "ckpt/remote/latency.h"
 
 #include "ckpt/base/system.h"
 
-/* The score rises with each slow request and falls with each other one, which is more
- * than half of them in a store that is near for some files only. */
+/* The score rises with each slow request and falls with each fast one, which are more than half
+ * of the requests to a store that is near for some files only. */
 #define SCORE_SLOW 2
 #define SCORE_FAR 5
 #define SCORE_MAX 24
 
-/* One of so many requests to a near store is measured, and each large one. */
+/* Of the small requests to a near store, one in SAMPLED is measured; large ones always are. */
 #define SAMPLED 16
 #define LARGE (256u << 10)
 
-/* Twice as many requests must bring so much more, and half as many may lose so
- * much. */
+/* Doubling the requests must gain this factor, and halving them may lose it. */
 #define GAIN 1.08
 #define LOSS 0.97
 
-/* The least length of an epoch; the time until a failed attempt is repeated; every third
- * attempt is to do with fewer requests. */
+/* The shortest epoch; the time until a failed attempt is repeated; every third attempt reduces
+ * the requests. */
 #define EPOCH_NS UINT64_C(30000000)
 #define RETRY_NS UINT64_C(1000000000)
 #define DOWN_EVERY 3
 
-/* What a request costs besides its bytes, in bytes: otherwise small ones would look
- * like a slow store. */
+/* The cost of a request besides its bytes, in bytes: otherwise small requests would look like a
+ * slow store. */
 #define REQUEST_BYTES (64u << 10)
 
 bool latency_is_high(const struct latency *f)
@@ -64,7 +63,7 @@ void latency_end(struct latency *f, const struct latency_request *q)
 		return;
 	slow = clock_ns() - q->begun >= LATENCY_HIGH_NS && clock_sleeps() != q->sleeps;
 	score = atomic_load(&f->score);
-	/* If another thread changes it now, one of the two changes is enough. */
+	/* A concurrent update may be lost, which does no harm. */
 	if (slow && score < SCORE_MAX)
 		atomic_compare_exchange_strong(
 			&f->score, &score,
@@ -84,7 +83,7 @@ static void begin_epoch(struct request_width *w, uint64_t now)
 	w->bytes = w->n = 0;
 }
 
-/* Twice as many, or at times half as many, unless it is too early. */
+/* Try twice as many, or sometimes half as many, unless it is too early. */
 static unsigned next_trial(struct request_width *w, uint64_t now)
 {
 	if (now < w->retry)
@@ -94,7 +93,7 @@ static unsigned next_trial(struct request_width *w, uint64_t now)
 	return w->settled < REQUEST_WIDTH_MAX ? w->settled * 2 : w->settled;
 }
 
-/* An epoch has ended with this rate. */
+/* End an epoch that had this rate. */
 static void request_width_step(struct request_width *w, double rate, uint64_t now)
 {
 	const bool was_trial = w->width != w->settled;
@@ -119,7 +118,7 @@ void request_width_done(struct request_width *w, size_t len, bool busy, uint64_t
 		return;
 	}
 	w->bytes += len + REQUEST_BYTES;
-	/* The first requests of an epoch began in the one before. */
+	/* The first requests of an epoch began in the previous one. */
 	if (++w->n < 3 * w->width || now < w->begun + EPOCH_NS)
 		return;
 	request_width_step(w, (double)w->bytes / (double)(now - w->begun), now);

@@ -8,10 +8,10 @@
 #include <stdint.h>
 
 /*
- * Is a store far away?  Learned from the time that its requests take: a far one
- * lets the reader sleep for milliseconds each time, a disk only now and then, and
- * the page cache never.  Zero-initialised it is near; after the first slow request it is
- * far, until another tells.  Thread-safe.
+ * Is a store far away?  Learned from the time that its requests take: a far one lets the reader
+ * sleep for milliseconds each time, a disk only now and then, and the page cache never.
+ * Zero-initialised it is near; the first slow request makes it far until others show it is not.
+ * Thread-safe.
  */
 struct latency {
 	atomic_int score;
@@ -41,18 +41,17 @@ void latency_begin(struct latency *f, struct latency_request *q, size_t len);
 void latency_end(struct latency *f, const struct latency_request *q);
 
 /*
- * How many requests should be under way?  Found out by trying: twice as many if that
- * makes the store faster, half as many if it does not become slower.  Not
- * thread-safe.
+ * How many requests should be under way?  Measured by trying: twice as many, kept if the store gets
+ * faster; half as many, kept if it does not get slower.  Not thread-safe.
  */
 struct request_width {
 	unsigned width; /* requests at once */
 	/* Private: */
 	unsigned settled; /* what `width` was before the attempt under way */
-	double rate;      /* bytes per nanosecond with `settled` */
+	double rate;      /* bytes per nanosecond when `width` was `settled` */
 	unsigned trials;
 	uint64_t retry; /* the time of the next attempt */
-	/* What the present epoch has brought: */
+	/* Of the current epoch: */
 	uint64_t begun, bytes;
 	unsigned n;
 };
@@ -61,7 +60,7 @@ struct request_width {
 #define REQUEST_WIDTH_MIN 4
 #define REQUEST_WIDTH_MAX 128
 
-/* Begins with so many. */
+/* Begin with `width` requests. */
 void request_width_init(struct request_width *w, unsigned first);
 
 /* A request for `len` bytes has ended at the time `now` (clock_ns).  `busy`: others

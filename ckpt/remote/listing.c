@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Neither pages nor lists are parsed for more than they are asked for: links of a
- * page, and the few elements of a list that name objects.  What is not understood is
- * no name; what is not a plain name is dropped, so that no list leads elsewhere.
+ * Parsers that look only for what is needed: the links of a page, and the few elements of a list
+ * that name objects.  Unknown elements are ignored, and names that are not plain are dropped, so
+ * that no list leads out of its directory.
  */
 #include "ckpt/remote/listing.h"
 
@@ -109,8 +109,8 @@ static void decode_entities(char *text)
 	*to = '\0';
 }
 
-/* The value of an attribute at `p`, in quotes or not; ended with a NUL.  `*next` is
- * where to go on. */
+/* The value of an attribute at `p`, in quotes or not, terminated in place.  `*next` is where
+ * parsing continues. */
 static char *attribute(char *p, char **next)
 {
 	const char *ends = " \t\r\n>";
@@ -145,8 +145,8 @@ static char *link_name(char *link, const char *base)
 		link += 2;
 	if (strncmp(link, base, n) == 0 && link[n] == '/')
 		link += n + 1;
-	/* Only a name and perhaps a slash are left of one in the directory; a
-	 * scheme is none. */
+	/* For an entry of the directory only a name and perhaps a slash remain; a scheme is not
+	 * an entry. */
 	if (strcspn(link, "/") + 1 < strlen(link) || !site_decode(link))
 		return NULL;
 	return link;
@@ -207,7 +207,7 @@ static int64_t parse_iso_date(const char *text)
 							: 0;
 }
 
-/* Keys may be 1,024 bytes, and each byte an entity. */
+/* A key may have 1,024 bytes, each written as an entity. */
 #define KEY_MAX 8192
 
 static int add_object(struct dirlist *l, const char *p, const char *end,

@@ -7,23 +7,22 @@
 #include "ckpt/base/attrs.h"
 #include "ckpt/remote/http.h"
 
-/* A longer list is refused.  Until attributes are known, an entry costs a few times the
- * bytes that the server sent for it. */
+/* A longer list is refused.  An entry without attributes takes a few times the bytes that the
+ * server sent for it. */
 #define LISTING_ENTRIES_MAX 1000000u
 #define LISTING_BYTES_MAX ((size_t)256 << 20)
 
-/* Give an entry, whose `more` is its attributes (struct http_meta), its own, unless it has
- * some.  Thread-safe.  -ENOMEM. */
+/* Give an entry attributes (struct http_meta, in its `more`), unless it has some.  Thread-safe.
+ * -ENOMEM. */
 int listing_set_meta(struct dirlist_entry *e, const struct http_meta *meta);
 
 /*
- * Parsers of the names in a directory of a server, as it or a manifest has them.  A name
- * that cannot be one (empty, "..", with a slash) is skipped; one slash at its end makes it
- * a directory.  Text ends with a NUL, and is changed unless it is const.  -E2BIG or
- * -ENOMEM.
+ * Parsers of the names in a directory of a server, from its answers or a manifest.  An invalid name
+ * (empty, "..", with a slash inside) is skipped; a slash at the end marks a directory.  Text ends
+ * with a NUL, and is changed unless it is const.  -E2BIG or -ENOMEM.
  *
- * An index page, as nginx, Apache and Python's http.server make them: links to names
- * in the directory.  `base` is the directory's encoded path on the server.
+ * An index page, as nginx, Apache and Python's http.server make them: links to names in the
+ * directory.  `base` is the directory's encoded path on the server.
  */
 int listing_parse_html(struct dirlist *l, char *text, const char *base);
 

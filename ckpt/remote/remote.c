@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Attributes and names.  A path below a site is looked up in the list of its
- * directory, so that what is not there costs no request; the site itself, above
- * which nothing may be listed, is asked for by name.
+ * Attributes and names.  A path below a site is looked up in the list of its directory, so that a
+ * missing name costs no request; the site itself is requested by name, because the directory above
+ * it may not be listed.
  *
- * Bytes: parsers read a few at a time, and from few places: small reads are served from
- * cached windows.  Larger ones go to the reader's buffer, in requests of at most
- * HTTP_READ_MAX; callers that read ahead make several at once.
+ * Bytes: parsers read a few at a time, and from few places: small reads are served from cached
+ * windows.  Larger ones go to the reader's buffer, in requests of at most HTTP_READ_MAX; callers
+ * that read ahead make several at once.
  */
 #include "ckpt/remote/remote.h"
 
@@ -23,7 +23,7 @@
 #include "ckpt/remote/cache.h"
 #include "ckpt/remote/site.h"
 
-/* Smaller reads have a window of this size fetched, aligned to it. */
+/* Smaller reads fetch an aligned window of this size. */
 #define WINDOW (UINT64_C(128) << 10)
 
 /* No device has such a number. */
@@ -47,7 +47,7 @@ static int find_top(struct site *s, const char *path, int64_t end,
 			return rc;
 	}
 	rc = http_head(s, path, false, end, out, err);
-	/* Most servers redirect to a directory's slash, but not all. */
+	/* Most servers redirect to the directory's path with a slash, but not all. */
 	return rc == -ENOENT && !s->s3 ? http_head(s, path, true, end, out, err)
 				       : rc;
 }
@@ -80,7 +80,7 @@ static int find(struct uckpt *u, const char *path, int64_t end, struct site **si
 	return rc;
 }
 
-/* The file's generation is its inode number. */
+/* The inode number stands for the file's generation. */
 static uint64_t generation(const struct http_meta *m)
 {
 	const char *text = *m->etag ? m->etag : m->modified;

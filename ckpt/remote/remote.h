@@ -9,11 +9,10 @@
 #include "ckpt/remote/listing.h"
 
 /*
- * Files of servers, by paths that begin with a site's (site.h).  A file's identity
- * is its ETag, or its Last-Modified, with its size; what is read is of that
- * generation, or the read fails with -EIO.  Modes let everyone read: a server knows no
- * users of this machine.  Attributes and lists are remembered for REMOTE_MEMORY_S
- * seconds.  Thread-safe.
+ * Files of servers, by paths that begin with a site's (site.h).  A file's identity is its ETag, or
+ * its Last-Modified, with its size; what is read is of that generation, or the read fails with
+ * -EIO.  Modes let everyone read, because a server does not know this machine's users.  Attributes
+ * and lists are remembered for REMOTE_MEMORY_S seconds.  Thread-safe.
  */
 #define REMOTE_MEMORY_S 2
 
@@ -25,20 +24,20 @@ int remote_stat(struct uckpt *u, const char *path, struct attrs *out,
 int remote_list(struct uckpt *u, const char *path, struct dirlist *out,
 		struct errmsg *err);
 
-/* A list of a directory, shared by those who use it. */
+/* A list of a directory, shared by its users. */
 struct remote_list {
 	char *path;
 	uint64_t made_ns;
 	struct remote_list *next; /* older, of the context's */
 	atomic_uint users; /* the context is one while it remembers the list */
-	pthread_mutex_t asking; /* held while attributes are asked for; protects: */
-	size_t asked;		/* number of files that were asked for */
+	pthread_mutex_t asking; /* held while attributes are requested; protects: */
+	size_t asked;		/* number of files whose attributes were requested */
 	struct dirlist names; /* immutable, but for attributes that are added */
 };
 
-/* The list of a directory, from memory or from the server: -ENOENT if there is no
- * such directory, -EIO if it cannot be had before `end` (http_deadline).
- * remote_list_put() gives it back. */
+/* The list of a directory, from memory or from the server: -ENOENT if there is no such
+ * directory, -EIO if the server does not send it before `end` (http_deadline).  Release it with
+ * remote_list_put(). */
 int remote_list_get(struct site *s, const char *path, int64_t end,
 		    struct remote_list **out, struct errmsg *err);
 void remote_list_put(struct remote_list *l);
@@ -46,8 +45,8 @@ void remote_list_put(struct remote_list *l);
 /* Forget all lists. */
 void remote_lists_done(struct uckpt *u);
 
-/* Attributes of a file in a list; if the server did not send them with it, those of files
- * that follow are asked for, too. */
+/* Get the attributes of a file in a list; if the server did not send them with it, those of
+ * following files are requested, too. */
 int remote_list_meta(struct site *s, struct remote_list *l, const char *name,
 		     int64_t end, struct http_meta *out, struct errmsg *err);
 

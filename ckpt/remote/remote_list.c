@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Lists of directories, remembered for a moment: whoever looks for a checkpoint asks
- * for many names of few directories, most of which are not there.
+ * Lists of directories, remembered for a moment: a search for a checkpoint looks up many names in
+ * few directories, and most of them do not exist.
  *
- * A server that sends attributes with its lists (S3) needs no other request.  An
- * index page has names only.  A checkpoint is of many files, so the attributes of those that
- * follow a wanted one are asked for with it: ever more of them, since a run may also have any
- * number of files that nobody wants.
+ * A server that sends attributes with its lists (S3) needs no other request.  An index page has
+ * names only.  A checkpoint is of many files, so the attributes of the files after a requested one
+ * are requested with it: more each time, since a run may also have many files that are never read.
  */
 #include <assert.h>
 #include <errno.h>
@@ -24,7 +23,7 @@
 #define LISTS_MAX 256
 #define MEMORY_NS ((uint64_t)REMOTE_MEMORY_S * 1000000000)
 #define HEADS_WIDTH 64     /* requests for attributes at once */
-#define HEADS_MIN 16	   /* asked for with the first wanted file */
+#define HEADS_MIN 16	   /* requested with the first file */
 #define IDLE_PAGES_MAX 100 /* in a row, without a new name */
 
 void remote_list_put(struct remote_list *l)
@@ -103,7 +102,7 @@ static char *page_query(const char *prefix, const char *token)
 {
 	struct bytebuf query = { 0 };
 
-	/* In the order of names, as signatures want them. */
+	/* Sorted by name, as the signature requires. */
 	if (token) {
 		bytebuf_add_str(&query, "continuation-token=");
 		site_encode(&query, token, false);
@@ -135,8 +134,8 @@ static int ask_s3_page(const struct asking *a, const char *prefix,
 	return rc;
 }
 
-/* A page may be empty although others follow, but a server that goes on so has no
- * last one. */
+/* A page may be empty although others follow, but a server that sends only empty pages would
+ * never end. */
 static int ask_s3_pages(const struct asking *a, const char *prefix,
 			struct errmsg *err)
 {
@@ -256,12 +255,11 @@ int remote_list_get(struct site *s, const char *path, int64_t end,
 struct heads {
 	struct site *site;
 	struct remote_list *list;
-	size_t first; /* index of the wanted file */
+	size_t first; /* index of the requested file */
 	int64_t end;
 };
 
-/* Ask for the attributes of a file, unless they are known, and keep them if memory
- * allows. */
+/* Get the attributes of a file unless they are known, and store them if memory allows. */
 static int find_meta(const struct heads *h, struct dirlist_entry *e,
 		     struct http_meta *out, struct errmsg *err)
 {
@@ -282,7 +280,7 @@ static int find_meta(const struct heads *h, struct dirlist_entry *e,
 	return rc;
 }
 
-/* What fails is asked for again by those who want that file. */
+/* Ignore errors: a reader that needs that file requests it again. */
 static int ask_meta(void *ctx, size_t i, struct errmsg *err)
 {
 	const struct heads *h = ctx;
@@ -295,8 +293,8 @@ static int ask_meta(void *ctx, size_t i, struct errmsg *err)
 	return 0;
 }
 
-/* Ask for the attributes of a file, and of as many as were asked for before, unless another
- * thread has. */
+/* Get the attributes of a file, and of as many as were requested before, unless another thread
+ * has. */
 static void ask_ahead(struct heads *h)
 {
 	struct remote_list *l = h->list;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * URLs taken apart and put together.  Nothing that a message, a mount table or a
- * control file shows is made from more than a site's path, which has no secrets.
+ * URLs taken apart and put together.  Messages, the mount table and control files show only a
+ * site's path, which has no secrets.
  */
 #include "ckpt/remote/site.h"
 
@@ -84,7 +84,7 @@ bool site_has_scheme(const char *path)
 	       strncmp(path + strspn(path, SCHEME_CHARS), "://", 3) == 0;
 }
 
-/* What ends a word of a message or an argument. */
+/* Characters that end a word of a message or an argument. */
 #define WORD_ENDS " \t\n'\"{}"
 
 static void cover(char *from, const char *to)
@@ -93,8 +93,8 @@ static void cover(char *from, const char *to)
 		*from++ = '*';
 }
 
-/* Cover the user and password of an authority at `p`, in a word up to `end`.  Without
- * a scheme it needs both to be one.  Returns the @, or `p`. */
+/* Cover the user and password of an authority at `p`, in a word up to `end`.  Without a scheme
+ * only USER:PASSWORD@ counts as one.  Returns the @, or `p`. */
 static char *cover_user(char *p, char *end, bool has_scheme)
 {
 	char *slash = p + strcspn(p, "/?#");
@@ -153,8 +153,7 @@ void site_hide_secrets(char *text)
 	}
 }
 
-/* Set the path: the scheme, of `n` bytes, in small letters, the host, and the decoded
- * rest. */
+/* Set the path: the scheme of `n` bytes in lower case, the host, and the decoded rest. */
 static int set_path(struct site *s, const char *url, size_t n, const char *host,
 		    const char *end, struct errmsg *err)
 {
@@ -179,8 +178,8 @@ static int set_path(struct site *s, const char *url, size_t n, const char *host,
 	return 0;
 }
 
-/* Set what is asked for of an HTTP server, from `user` up to `at` (NULL: none) and from
- * `query`, which begins with its mark. */
+/* Set the secrets for an HTTP server: the user from `user` to `at` (NULL: none), and the query,
+ * which begins at its question mark. */
 static int set_http(struct site *s, const char *user, const char *at,
 		    const char *query, struct errmsg *err)
 {
@@ -199,7 +198,7 @@ static int set_http(struct site *s, const char *user, const char *at,
 				    s->path);
 }
 
-/* The length of the scheme's own port, with its colon, at the end of a URL. */
+/* The length of ":PORT" at the end of a URL if that is the scheme's default port, or 0. */
 static size_t default_port(const char *url, size_t len)
 {
 	const char *port = strncmp(url, "https", 5) == 0 ? ":443" : ":80";
@@ -208,12 +207,12 @@ static size_t default_port(const char *url, size_t len)
 	return len > n && strncmp(url + len - n, port, n) == 0 ? n : 0;
 }
 
-/* AWS itself has a host for each bucket; other servers have one for all. */
+/* AWS has a host for each bucket; other servers have one for all buckets. */
 static int set_s3_origin(struct site *s, const char *endpoint,
 			 struct errmsg *err)
 {
 	char *bucket = strndup(s->path + 5, s->root - 5);
-	/* Certificates are for one level of names, and hosts are in small letters. */
+	/* Certificates cover one level of names, and hosts are in lower case. */
 	const bool in_host =
 		bucket && !endpoint && !bucket[strspn(bucket, LABEL_CHARS)];
 	struct bytebuf origin = { 0 }, prefix = { 0 };
@@ -223,7 +222,7 @@ static int set_s3_origin(struct site *s, const char *endpoint,
 
 		while (len && endpoint[len - 1] == '/')
 			len--;
-		/* libcurl leaves it out of the Host header, which is signed. */
+		/* libcurl omits the default port from the Host header, which is signed. */
 		bytebuf_add(&origin, endpoint,
 			    len - default_port(endpoint, len));
 	} else {
@@ -351,7 +350,7 @@ void sites_done(struct uckpt *u)
 	}
 }
 
-/* A URL given again may have another secret: the last one counts. */
+/* A URL that was given again may have another secret: the last one counts. */
 struct site *site_of(const struct uckpt *u, const char *path)
 {
 	struct site *best = NULL;

@@ -27,18 +27,18 @@ struct uckpt;
 struct site {
 	struct uckpt *u;
 	struct site *next; /* of the context's, the last one added first */
-	char *path;   /* without a slash at its end */
+	char *path;   /* without a trailing slash */
 	size_t root;  /* length of "scheme://host" or "s3://bucket" in it */
-	char *origin; /* "scheme://host[:port]" that is asked */
+	char *origin; /* "scheme://host[:port]" to connect to */
 	char *prefix; /* encoded, before the path on the server: "", "/bucket" */
 	char *user;   /* "name:password" for HTTP, or NULL */
 	char *query;  /* or NULL */
 	bool s3, is_signed;
 	struct aws_profile aws;
-	atomic_bool has_answered; /* its server, a request */
+	atomic_bool has_answered; /* its server has answered a request */
 };
 
-/* Does a path begin with a scheme that is ours? */
+/* Does a path begin with a supported scheme? */
 bool site_is_url(const char *path);
 
 /* Does it begin with any scheme? */
@@ -73,9 +73,8 @@ void site_encode(struct bytebuf *b, const char *text, bool slashes);
 /* Decode percent-encoding in place.  False if it has a zero byte. */
 bool site_decode(char *text);
 
-/* Cover what may be a secret of a URL with asterisks, in place: in messages, which may
- * name an argument that is a mistyped URL, and in the command line, which other users
- * see. */
+/* Cover possible secrets of a URL with asterisks, in place: in messages, which may quote a
+ * mistyped URL, and in the command line, which other users see. */
 void site_hide_secrets(char *text);
 
 #endif

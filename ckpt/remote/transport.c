@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Requests by libcurl, in three forms.  The system's takes longer to load than a checkpoint to
- * mount, so it is loaded for the first request.  TRANSPORT_LINKED: one that is linked in, for
- * any distribution, knows the certificates of none.  TRANSPORT_NONE: programs have none.
+ * Requests by libcurl, built in one of three ways.  By default the system's libcurl is loaded for
+ * the first request, because loading it takes longer than mounting a checkpoint.  TRANSPORT_LINKED:
+ * libcurl is linked in and works on any distribution, so the certificates must be found here.
+ * TRANSPORT_NONE: no libcurl.
  *
- * Each handle has its own connections, so idle handles are kept for
- * the next request.  libcurl tries again by itself if a kept connection turns out closed.
- * A forked child has connections of its own: answers on those of its parent are the parent's.
+ * Each handle has its own connections, so idle handles are kept for the next request.  libcurl
+ * tries again by itself if a kept connection turns out closed.  A forked child opens its own
+ * connections: answers on its parent's belong to the parent.
  */
 #include "ckpt/remote/transport.h"
 
@@ -51,7 +52,7 @@ int transport_perform(const struct transport_request *r, struct transport_result
 static struct {
 	CURL_CALLS(DYNLIB_MEMBER)
 } api;
-static const char *missing; /* why it is not there; or NULL */
+static const char *missing; /* why libcurl could not be loaded; or NULL */
 
 #ifdef TRANSPORT_LINKED
 #define LINKED(function) .function = function,
@@ -83,7 +84,7 @@ static void load_api(void)
 	dynlib_load("libcurl.so.4", "", calls, COUNT(calls), &missing);
 }
 
-/* It knows them itself. */
+/* The system's libcurl knows where certificates are. */
 static const char *find_certificates(void)
 {
 	return NULL;
@@ -97,7 +98,7 @@ static const char *find_certificates(void)
 static struct idle handles;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-/* Forget the parent's handles.  To free them would end its TLS sessions. */
+/* Forget the parent's handles.  Freeing them would end the parent's TLS sessions. */
 static void forget_handles(void)
 {
 	for (size_t i = 0; i < IDLE_MAX; i++)

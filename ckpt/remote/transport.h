@@ -7,7 +7,8 @@
 #include <stddef.h>
 
 /*
- * One HTTP request and its answer, without a second try, by libcurl.  Thread-safe; connections are kept and used again.
+ * One HTTP request and its answer, without retries, by libcurl.  Thread-safe; connections are kept
+ * and reused.
  */
 struct transport_request {
 	const char *url; /* with an encoded path; without user and password */
@@ -17,11 +18,11 @@ struct transport_request {
 	const char *ca_file; /* instead of the system's certificates, or NULL */
 	bool head;           /* HEAD instead of GET */
 	bool follow; /* redirects, to the same scheme or from http to https */
-	long timeout_ms; /* for all of it */
-	long stall_ms;   /* without a byte */
-	/* Called with each line of the header, and then with pieces of the body, of
-	 * `n` bytes (`size` is 1).  After a redirect the header begins again with
-	 * its status line.  Other results than `n` end the request. */
+	long timeout_ms; /* for the whole request */
+	long stall_ms;   /* limit of time without a byte */
+	/* Called with each line of the header, and then with pieces of the body, of `n` bytes
+	 * (`size` is 1).  After a redirect the header begins again with its status line.  Any
+	 * result but `n` ends the request. */
 	size_t (*header)(char *line, size_t size, size_t n, void *ctx);
 	size_t (*body)(char *p, size_t size, size_t n, void *ctx);
 	void *ctx;
@@ -33,7 +34,7 @@ struct transport_request {
 struct transport_result {
 	long status;                   /* HTTP's; 0: none came */
 	bool is_slash;                 /* the last URL's path ends in a slash */
-	char text[TRANSPORT_TEXT_MAX]; /* why it failed */
+	char text[TRANSPORT_TEXT_MAX]; /* reason of a failure */
 };
 
 /*
