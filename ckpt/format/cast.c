@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Conversions to float32 and back, a loop for each type.  C's own conversions from wider
- * types round to nearest even as torch's do.  Those of the 16-bit formats, which
- * gigabytes of weights have, are written without branches, so that compilers vectorise
- * the loops.
+ * Conversions to float32 and back, a loop for each type.  C's own conversions from wider types
+ * round to nearest even as torch's do.  Those of the 16-bit formats, which are used for gigabytes
+ * of weights, are written without branches, so that compilers vectorise the loops.
  *
- * The bits of NaNs are those of torch's loops for x86 (ATen's vec256 and vec512,
- * which use F16C for float16): all ones in bfloat16; in float16 the upper bits of
- * the fraction, made quiet.
+ * The bits of NaNs are those of torch's loops for x86 (ATen's vec256 and vec512, which use F16C for
+ * float16): all ones in bfloat16; in float16 the upper bits of the fraction, made quiet.
  */
 #include "ckpt/format/cast.h"
 
@@ -69,8 +67,8 @@ static inline float half_to_float(uint16_t h)
 							normal, special)));
 }
 
-/* OFP8 E4M3: 4 exponent bits, 3 of fraction; all ones is the only NaN, and
- * torch makes one of these bits of it. */
+/* OFP8 E4M3: 4 exponent bits, 3 of fraction; all ones is the only NaN, for which torch uses one
+ * of these bits. */
 static inline float e4m3_to_float(uint8_t b)
 {
 	const uint32_t sign = (uint32_t)(b & 0x80) << 24;
@@ -89,7 +87,7 @@ static inline float e5m2_to_float(uint8_t b)
 	return half_to_float((uint16_t)(b << 8));
 }
 
-/* The NaN that torch makes of those of types without a sign or an infinity. */
+/* The NaN that torch converts the NaNs of these types to: those without a sign or an infinity. */
 #define ODD_NAN UINT32_C(0x7f800001)
 
 /* E4M3FNUZ and E5M2FNUZ: the exponent's bias is one more than in the types above, and the
@@ -135,9 +133,9 @@ static inline uint16_t float_to_bfloat(float f)
 }
 
 /*
- * Of normal numbers the upper bits are kept, rounded; a carry goes into the
- * exponent, and past the largest number gives infinity.  Subnormals are multiples
- * of 2^-24, the last place of 0.5: adding 0.5 rounds to them.
+ * For normal numbers keep the upper bits, rounded; a carry goes into the exponent, and past the
+ * largest number gives infinity.  Subnormals are multiples of 2^-24, the last place of 0.5: adding
+ * 0.5 rounds to them.
  */
 static inline uint16_t float_to_half(float f)
 {

@@ -29,20 +29,20 @@ void cast_to_double(enum dtype from, const void *in, double *out, size_t n);
 bool cast_makes(enum dtype d);
 void cast_from_float(enum dtype to, const float *in, void *out, size_t n);
 
-/* Both: from any real type to one of these three, by way of float32, as torch's
+/* cast_to_float and back in one step, from any real type to one of these three, as torch's
  * Tensor.to().  Any alignment. */
 void cast(enum dtype from, const void *in, enum dtype to, void *out, size_t n);
 
 /*
- * Arithmetic with tensors as torch does it on a CPU: every operation yields
- * the tensor's type, rounded to nearest even; the 16-bit types are widened to
- * float32 for it.  Elements are little-endian, of any alignment.
+ * Arithmetic with tensors as torch does it on a CPU: every operation yields the tensor's type,
+ * rounded to nearest even; the 16-bit types are widened to float32 for it.  Elements are
+ * little-endian, of any alignment.
  *
- * A NaN is a NaN: which bits its fraction has depends in torch on the
- * processor and on the element's place.
+ * A NaN is a NaN: the bits of its fraction depend, in torch, on the processor and on the element's
+ * index.
  */
 
-/* Of which types: float16, bfloat16, float32, float64. */
+/* Is it float16, bfloat16, float32 or float64? */
 bool arith_knows(enum dtype t);
 
 /* sum[i] += v[i], for `n` elements. */

@@ -176,8 +176,8 @@ static int read_keys(struct legacy *l, struct pickle_bytes *in,
 	return 0;
 }
 
-/* Set or check the length of a storage by an id that refers to it.  The file counts
- * elements of the type that the first id gives. */
+/* Set or check the length of a storage by an id that refers to it.  The file counts elements of
+ * the type in the first such id. */
 static int set_length(const char *file, struct legacy_storage *s,
 		      enum dtype dtype, uint64_t numel, struct errmsg *err)
 {
@@ -309,7 +309,7 @@ void legacy_close(struct legacy *l)
 	*l = (struct legacy){ 0 };
 }
 
-/* Append bytes that are written as a string. */
+/* Append `bytes`, a string literal. */
 #define ADD(out, bytes) bytebuf_add(out, bytes, sizeof(bytes) - 1)
 
 static void add_header(struct bytebuf *out)

@@ -53,9 +53,8 @@ void legacy_close(struct legacy *l);
 struct legacy_storage *legacy_find(const struct legacy *l, const char *key);
 
 /*
- * Append such a file with a contiguous tensor, up to its elements, which end it.
- * torch.load reads the file byte by byte, so it has nothing that torch.load can do
- * without.
+ * Append such a file with a contiguous tensor, up to its elements, which end it. torch.load reads
+ * the file byte by byte, so optional parts are left out.
  */
 void legacy_add_tensor(struct bytebuf *out, enum dtype dtype, const uint64_t *shape,
 		       unsigned ndim);

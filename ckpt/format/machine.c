@@ -2,8 +2,8 @@
 /*
  * A pickle machine without side effects.
  *
- * CPython's unpickler is an interpreter: GLOBAL imports, REDUCE calls.  This one has the
- * same stack, marks and memo, and tells a builder what would be made:
+ * CPython's unpickler is an interpreter: GLOBAL imports, REDUCE calls.  This one has the same
+ * stack, marks and memo, and calls a builder for each object:
  *
  *   GLOBAL 'os system'        ->  refused: no checkpoint needs it
  *   GLOBAL 'my.pkg Scheduler' ->  a pair of names
@@ -44,7 +44,7 @@ static void fail_underflow(struct pickle_machine *m)
 	FAIL(m, -EBADMSG, "opcode 0x%02x finds too few values", opcode(m));
 }
 
-/* Read on, so that `n` bytes follow.  False after an error. */
+/* Read more bytes, until `n` follow.  False after an error. */
 static bool read_on(struct pickle_machine *m, uint64_t n)
 {
 	struct pickle_bytes *in = &m->in;
@@ -143,8 +143,7 @@ static void push_atom(struct pickle_machine *m, const struct value *v)
 		push(m, m->b->atom(m, v));
 }
 
-/* The values that may be popped: those under a mark are not part of the frame that it
- * opened. */
+/* The number of values that may be popped: values below a mark belong to an outer frame. */
 static size_t in_frame(const struct pickle_machine *m)
 {
 	return m->depth - (m->nmarks ? m->marks[m->nmarks - 1] : 0);
@@ -171,8 +170,8 @@ static void memo_put(struct pickle_machine *m, uint64_t index)
 	const pickle_word w = top(m);
 	const size_t before = m->in.pos - m->start;
 
-	/* Each entry costs its writer at least one byte, so an index beyond
-	 * their number is an attempt to make us allocate. */
+	/* Each entry costs the pickle at least one byte, so an index beyond their number is an
+	 * attempt to make us allocate. */
 	if (index >= before)
 		FAIL(m, -E2BIG, "memo index %" PRIu64 " after %zu bytes", index, before);
 	else if (index >= m->memo_cap)
@@ -319,7 +318,7 @@ static void make(struct pickle_machine *m, size_t from, enum value_kind kind)
 		push(m, m->b->container(m, kind, m->stack + from, n));
 }
 
-/* Add stack[from .. depth) to what is right below them: elements, or keys and values. */
+/* Add stack[from .. depth) to the container below them: elements, or keys and values. */
 static void extend(struct pickle_machine *m, size_t from, bool pairs)
 {
 	const size_t n = m->depth - from;
@@ -341,7 +340,7 @@ static size_t lowest(struct pickle_machine *m, size_t n)
 	return m->rc ? m->depth : m->depth - n;
 }
 
-/* The same of the values since the innermost mark, which is closed. */
+/* The same for the values since the innermost mark, which is removed. */
 static size_t marked(struct pickle_machine *m)
 {
 	if (m->nmarks == 0)

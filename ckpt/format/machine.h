@@ -12,23 +12,23 @@
 struct arena;
 struct pickle_machine;
 
-/* A value, as its builder has it; 0: none. */
+/* A value, in its builder's representation; 0: none. */
 typedef uint64_t pickle_word;
 
 /*
- * Makes values of what opcodes say.  A function that fails reports it (PICKLE_FAIL), and
- * is not called after an error.  Words `v[0 .. n)` are on the stack.
+ * Makes the values that opcodes describe.  A function that fails reports it (PICKLE_FAIL), and none
+ * is called after an error.  Words `v[0 .. n)` are on the stack.
  */
 struct pickle_builder {
-	/* Of what has no elements.  Texts and bytes are those of the pickle, and do not end
-	 * with a NUL; names of a global do, and may be borrowed. */
+	/* A value without elements.  Texts and bytes point into the pickle and do not end with a
+	 * NUL; the names of a global do, and may be borrowed. */
 	pickle_word (*atom)(struct pickle_machine *m, const struct value *v);
 	/* A tuple, a list, or a dict without entries. */
 	pickle_word (*container)(struct pickle_machine *m, enum value_kind kind,
 				 const pickle_word *v, size_t n);
 	void (*append)(struct pickle_machine *m, pickle_word to, const pickle_word *v,
 		       size_t n);
-	/* Set entries: keys and values, by turns. */
+	/* Set entries: keys and values alternate. */
 	void (*set)(struct pickle_machine *m, pickle_word to, const pickle_word *v,
 		    size_t n);
 	pickle_word (*construct)(struct pickle_machine *m, enum value_kind kind,
@@ -38,11 +38,11 @@ struct pickle_builder {
 	pickle_word (*persid)(struct pickle_machine *m, pickle_word id);
 	/* The text of a word; without bytes if it is none. */
 	struct value_str (*text)(const struct pickle_machine *m, pickle_word w);
-	/* A word goes into the memo, in whose place another one may be; NULL: ignored. */
+	/* Called when a word is stored in the memo, perhaps over another one; NULL: ignored. */
 	void (*store)(struct pickle_machine *m, pickle_word w, size_t index);
-	/* A word is used once more; NULL: ignored. */
+	/* Called when a word is used again; NULL: ignored. */
 	void (*share)(pickle_word w);
-	/* More bytes were read, or the machine has taken more memory. */
+	/* Called when more bytes were read, or the machine has allocated more memory. */
 	void (*grown)(struct pickle_machine *m);
 };
 
@@ -56,7 +56,7 @@ struct pickle_machine {
 	/* The machine's: */
 	int rc;	      /* the first error */
 	size_t start; /* of the pickle */
-	size_t have;  /* bytes may be taken before it */
+	size_t have;  /* number of bytes that may be taken */
 	size_t op;    /* the place of the opcode being executed */
 	pickle_word *stack, *memo;
 	size_t depth, stack_cap;
@@ -65,15 +65,15 @@ struct pickle_machine {
 	pickle_word root;
 };
 
-/* Report an error at its place in the pickle.  The first one stops the reading: nothing
- * is taken or popped after it, so each opcode goes on with what it has. */
+/* Report an error at its place in the pickle.  The first error stops the reading: take and pop
+ * return nothing after it, so opcodes need not check each of them. */
 #define PICKLE_FAIL(m, error, fmt, ...)                                              \
 	((m)->rc = (m)->rc ?: errmsg_set((m)->err, error, "%s: %s+0x%zx: " fmt,      \
 					 (m)->file, (m)->part, (m)->op - (m)->start, \
 					 ##__VA_ARGS__))
 
-/* Read the pickle that begins at m->in.pos, which is set to its end.  Also -ENODATA: it
- * does not end before m->in.end. */
+/* Read the pickle at m->in.pos, and set that to its end.  Also -ENODATA: the pickle does not end
+ * before m->in.end. */
 int pickle_run(struct pickle_machine *m);
 
 #endif

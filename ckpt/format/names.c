@@ -103,8 +103,8 @@ struct ckname names_parse(const char *name)
 
 		if (!matches(patterns[i].pattern, s, &r))
 			continue;
-		/* A pipeline's topology may have other axes, too
-		 * ("-expert_01-model_00"), or not that one. */
+		/* A pipeline's topology may have other axes, too ("-expert_01-model_00"), or
+		 * lack this one. */
 		if (r.kind == TAG_FILE_LAYER && axis) {
 			axis += strlen("-model_");
 			if (!skip_number(&axis, &r.mp) &&

@@ -27,10 +27,10 @@ struct ckname {
 	unsigned mp; /* model-parallel rank: pipeline stage * tp + tensor rank;
 		      * TAG_FILE_LAYER: the tensor rank alone */
 	unsigned layer; /* of TAG_FILE_LAYER; TAG_FILE_EXPERT: counts MoE layers */
-	unsigned expert; /* of TAG_FILE_EXPERT, in all of its layer */
+	unsigned expert; /* of TAG_FILE_EXPERT: its number in the whole layer */
 };
 
-/* Larger numbers in names are not ranks. */
+/* Larger numbers in names are not taken for ranks. */
 #define NAMES_RANK_MAX 1000000u
 
 /* Parse a file name without directory.  Fields that the kind lacks are 0. */
@@ -43,8 +43,8 @@ void names_format(struct ckname n, bool bf16, char name[NAME_MAX + 1]);
 /* Is it the name of a file in a directory: neither a path nor "." or ".."? */
 bool names_is_file(const char *name);
 
-/* Can a parameter have this name?  It becomes the path of a directory beside
- * optimizer_state.pt.  In a path with several components none ends as files of states do. */
+/* Can a parameter have this name?  It becomes the path of a directory beside optimizer_state.pt.
+ * No component of a longer path may end like a file of a state. */
 bool names_is_param(const char *name);
 
 /* The directory in a tag for tensors offloaded to NVMe, with one directory for
@@ -62,7 +62,7 @@ const char *names_in_tied(const char *name);
 
 bool names_ends_with(const char *s, const char *tail);
 
-/* The file that describes a PyTorch distributed checkpoint, and that is written last. */
+/* The file that describes a PyTorch distributed checkpoint, and is written last. */
 #define DCP_METADATA ".metadata"
 
 /* Directories for a model and its optimizer: Accelerate's (utils/constants.py,

@@ -28,11 +28,10 @@ struct source;
 #define PICKLE_MEMORY_MAX (UINT64_C(8) << 30) /* arena bytes in all */
 
 /*
- * Read a pickle into a graph of values in `a`.  Nothing is executed; what
- * cannot be represented as data is refused with its position.  Strings are
- * copied: `bytes` may go away afterwards.  `name` is for messages.
- * -EBADMSG malformed or hostile, -ENOTSUP an opcode that we do not read,
- * -E2BIG over a limit, -ENOMEM.
+ * Read a pickle into a graph of values in `a`.  Nothing is executed; anything that cannot be
+ * represented as data is refused with its position.  Strings are copied: `bytes` may be freed
+ * afterwards.  `name` is for messages. -EBADMSG malformed or hostile, -ENOTSUP an opcode that we do
+ * not read, -E2BIG over a limit, -ENOMEM.
  */
 int pickle_load(struct span bytes, const char *name, struct arena *a,
 		struct value **root, struct errmsg *err);
@@ -40,30 +39,30 @@ int pickle_load(struct span bytes, const char *name, struct arena *a,
 /* The bytes of one pickle or of several that follow each other. */
 struct pickle_bytes {
 	const struct source *src; /* read as far as needed; NULL: all are there */
-	size_t first; /* to be read at once; then twice as many each time */
+	size_t first; /* bytes to read first; each further read doubles them */
 	uint8_t *p;   /* owned by the caller */
 	size_t len;   /* there */
 	size_t pos;   /* of the next byte */
-	size_t end;   /* the next pickle may go so far */
+	size_t end;   /* limit of the next pickle's end */
 };
 
 /*
- * One of the pickles in a file of torch's older container, which follow each other.
- * Its end is known when it has been read.  Its persistent ids have the six fields
- * of that container (legacy.c) and may stand for classes.
+ * One of the consecutive pickles in a file of torch's older container.  Its end is known only after
+ * it has been read.  Its persistent ids have the six fields of that container (legacy.c) and may
+ * stand for classes.
  */
 struct pickle_part {
 	/* Set by the caller, for messages: */
 	const char *file;
 	const char *part;
 	bool is_whole; /* of a zip file: ids have five fields, all of storages */
-	/* Set by pickle_load_part: */
+	/* Results of pickle_load_part: */
 	struct value *root;
 	struct value storages; /* list of VALUE_STORAGE nodes in order of visit */
 };
 
-/* As pickle_load, for the pickle at in->pos, which is set to its end.  Also -ENODATA: the
- * bytes end before the pickle does. */
+/* As pickle_load, for the pickle at in->pos, which becomes its end.  Also -ENODATA: the bytes
+ * end before the pickle does. */
 int pickle_load_part(struct pickle_bytes *in, struct arena *a, struct pickle_part *part,
 		     struct errmsg *err);
 
@@ -86,7 +85,7 @@ void pickle_storages_done(struct pickle_storages *s);
 int pickle_dump(const struct value *root, struct bytebuf *out,
 		struct pickle_storages *storages, struct errmsg *err);
 
-/* Append an int, or a str of less than 4 GiB, as any protocol has it. */
+/* Append an int, or a str of less than 4 GiB, as every protocol writes it. */
 void pickle_add_int(struct bytebuf *out, int64_t i);
 void pickle_add_text(struct bytebuf *out, const char *p, size_t len);
 

@@ -23,10 +23,10 @@
 struct reader {
 	struct pickle_machine m; /* first */
 	struct pickle_part *out;
-	size_t limit, used; /* of the arena, as they were before */
+	size_t limit, used; /* of the arena, before this pickle */
 	size_t memory;	    /* bytes of it that may be used */
 	size_t nvalues;	    /* made so far */
-	size_t most;	    /* that may be made */
+	size_t most;	    /* most values that may be made */
 };
 
 static struct value *node_of(pickle_word w)
@@ -67,9 +67,8 @@ static void set_limit(struct pickle_machine *m)
 }
 
 /*
- * Return the word of a new value; NULL: there was no memory for it.  A pickle of opcodes
- * that make a value of one byte each costs 50 times its size in memory; those of
- * checkpoints are longer.
+ * Return the word of a new value; NULL if memory ran out.  If each byte of a pickle made a value,
+ * its values would take 50 times its size; checkpoints have longer opcodes.
  */
 static pickle_word made(struct pickle_machine *m, struct value *v)
 {

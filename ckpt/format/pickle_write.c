@@ -34,7 +34,7 @@
  * through its memo may go deeper than the reader saw. */
 #define DUMP_DEPTH_MAX (4 * PICKLE_DEPTH_MAX)
 
-/* An object of which Python has one for all equals, known by its value. */
+/* An object that Python has only once for all equal values, identified by its value. */
 struct interned {
 	enum { A_STRING, A_CLASS, A_KEY /* of a storage */ } kind;
 	const char *module; /* of a class */
@@ -45,14 +45,14 @@ struct interned {
 	uint32_t index; /* in the memo, if written */
 };
 
-/* An error stops the writing: `rc` is set and nothing is saved from then on, so
- * pickle_dump checks once, at its end. */
+/* An error stops the writing: `rc` is set and nothing is saved afterwards, so pickle_dump checks
+ * once, at its end. */
 struct writer {
 	struct bytebuf *out;
 	struct pickle_storages *storages;
 	struct errmsg *err;
 	int rc;
-	struct hashtab objects; /* written: from addresses to memo indices */
+	struct hashtab objects; /* objects that were written: from addresses to memo indices */
 	struct hashtab names;   /* from hashes to indices into `interned` */
 	struct interned *interned;
 	size_t ninterned, cap;
@@ -67,7 +67,7 @@ static void pickle_write_nomem(struct writer *w)
 	w->rc = errmsg_nomem(w->err, NULL);
 }
 
-/* Write an opcode and its operand in the form for small or for large numbers. */
+/* Write an opcode with its operand, in the short form if the number is small. */
 static void emit_index(struct writer *w, uint8_t small, uint8_t large,
 		       uint32_t index)
 {
@@ -163,8 +163,8 @@ static struct interned *find_interned(struct writer *w, struct interned wanted)
 	return &w->interned[w->ninterned++];
 }
 
-/* The same.  Returns NULL if nothing is left to write: it was written before and is
- * referred to, or after an error. */
+/* The same.  Returns NULL if there is nothing to write: the object was written before and is now
+ * referred to, or an error occurred. */
 static struct interned *find_unwritten(struct writer *w, struct interned wanted)
 {
 	struct interned *e = find_interned(w, wanted);
@@ -423,7 +423,7 @@ static void save_object(struct writer *w, const struct value *v)
 	bytebuf_add_u8(w->out, 'b');
 }
 
-/* Return the key of a storage, by which storages are one.  NULL after an error. */
+/* Return the key that identifies a storage.  NULL after an error. */
 static struct interned *number_storage(struct writer *w, const struct value *v)
 {
 	struct pickle_storages *s = w->storages;
@@ -483,7 +483,7 @@ static void save_storage(struct writer *w, const struct value *v)
 		save_interned(w, "cpu", 3);
 	pickle_add_int(w->out, v->pid->seq.v[4]->i);
 	bytebuf_add_u8(w->out, 't');
-	emit_put(w); /* the tuple's; nothing refers to it */
+	emit_put(w); /* the tuple's memo entry; nothing refers to it */
 	bytebuf_add_u8(w->out, 'Q');
 }
 

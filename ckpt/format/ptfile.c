@@ -21,8 +21,8 @@
 
 #define BYTEORDER_MAX 16
 
-/* Bytes at the ends of a file that have the directory and most pickles: more in a
- * large file, where they cost nothing compared with the rest. */
+/* Bytes at both ends of a file that are read at once: they hold the directory and most pickles.
+ * A large file reads more, which costs little compared with the rest. */
 #define ENDS_LEN (16u << 10)
 #define ENDS_LEN_LARGE (64u << 10)
 #define LARGE (UINT64_C(64) << 20)
@@ -42,7 +42,7 @@ static int read_ends(const struct source *s, void *buf, size_t len, uint64_t off
 	return 0;
 }
 
-/* Have the bytes before `to` in memory, by one more read. */
+/* Read the bytes before `to` into memory, with one more read. */
 static int read_head(struct ptfile *pt, uint64_t to, struct errmsg *err)
 {
 	const uint64_t has = pt->head_end;
@@ -102,7 +102,7 @@ static int check_magic(const struct source *src, bool *is_zip,
 			  src->name);
 }
 
-/* A whole small member. */
+/* Read a whole small member. */
 static int read_member(const struct ptfile *pt, const struct zip_entry *e,
 		       uint8_t *buf, struct errmsg *err)
 {
@@ -155,8 +155,8 @@ static int load_root(struct ptfile *pt, struct errmsg *err)
 	return rc;
 }
 
-/* See that the pickle and what torch writes beside it are in memory, by one read, if the
- * pickle begins there and does not end there. */
+/* Read the pickle and its neighbouring records into memory by one read, unless they are there
+ * already. */
 static int read_pickle(struct ptfile *pt, struct errmsg *err)
 {
 	const struct zip_entry *pickle = zip_find(&pt->zip, "data.pkl");
@@ -168,7 +168,7 @@ static int read_pickle(struct ptfile *pt, struct errmsg *err)
 	end = pickle->end;
 	if (order && order->end > end && order->end - end < ENDS_LEN)
 		end = order->end;
-	/* Nothing else is between them. */
+	/* No other record lies between them. */
 	return end - pickle->size > ENDS_LEN ? 0 : read_head(pt, end, err);
 }
 

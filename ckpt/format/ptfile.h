@@ -21,11 +21,11 @@ struct value;
  */
 struct ptfile {
 	struct source src;
-	/* The same for small reads.  Its ends are in memory: the formats are described
-	 * there in many small pieces, and a store may take milliseconds for each. */
+	/* The same source for small reads.  Both ends of it are in memory: the formats have many
+	 * small records there, and a store may take milliseconds for each. */
 	struct source ends;
 	uint8_t *head, *tail;
-	uint64_t head_end, tail_begin; /* which bytes these are */
+	uint64_t head_end, tail_begin; /* the bytes in `head` and `tail` */
 	bool is_zip;
 	struct zip zip;	      /* empty in the other container */
 	struct legacy legacy; /* empty in a zip file */
@@ -58,8 +58,8 @@ int ptfile_run(const struct ptfile *pt, const struct value *v, const char *name,
 int ptfile_number(const struct ptfile *pt, const struct value *v, const char *name,
 		  struct arena *a, struct value **out, struct errmsg *err);
 
-/* The same for a value that may be a number already, or a tuple or a list of such, as a
- * learning rate of a captured graph or betas: `*v` becomes one without tensors, in `a`. */
+/* The same for a value that may be a number already, or a tuple or a list of such: a learning
+ * rate of a captured graph, betas.  `*v` becomes a value without tensors, in `a`. */
 int ptfile_numbers(const struct ptfile *pt, const char *name, struct arena *a,
 		   struct value **v, struct errmsg *err);
 

@@ -37,8 +37,7 @@
 #define RECORDS_AFTER 2  /* version, serialization id */
 #define RECORD_NAME_MAX 40
 
-/* Sizes of all literals stay far below this; a sum that passes it would have
- * overflowed soon. */
+/* The sizes of all literals stay far below this limit, which detects overflows of the sum. */
 #define FILE_SIZE_MAX (UINT64_C(1) << 62)
 
 struct record {
@@ -275,7 +274,7 @@ static void add_end(const struct ptwrite *w, uint64_t directory_len,
 	const uint16_t n16 = n < UINT16_MAX ? (uint16_t)n : UINT16_MAX;
 
 	bytebuf_add_le32(out, ZIP_EOCD64_SIG);
-	bytebuf_add_le64(out, ZIP_EOCD64_LEN - 12); /* of what follows */
+	bytebuf_add_le64(out, ZIP_EOCD64_LEN - 12); /* size of the rest of the record */
 	bytebuf_add_le16(out, 798); /* made by: unix, 3.0, as miniz says */
 	bytebuf_add_le16(out, 45);
 	bytebuf_add_fill(out, 0, 8); /* disks */
@@ -306,7 +305,7 @@ static uint32_t record_crc(const struct record *r, size_t i, const uint32_t *crc
 			       : crc[i - RECORDS_BEFORE];
 }
 
-/* A record whose bytes we have: header, data, descriptor. */
+/* A record with its bytes: header, data, descriptor. */
 static void add_record(const struct ptwrite *w, const struct record *r,
 		       const uint32_t *crc, struct bytebuf *out)
 {
@@ -356,8 +355,8 @@ int ptwrite_literal(const struct ptwrite *w, size_t i, const uint32_t *crc,
 	bool ok = true;
 
 	assert(i <= w->n);
-	/* Literal 0 comes before every storage, so its sums do not depend on
-	 * `crc` being right, only on whether there are any. */
+	/* Literal 0 precedes all storages, so its checksums depend only on whether `crc` is
+	 * given, not on its values. */
 	for (size_t k = 0; i == 0 && k < RECORDS_BEFORE; k++) {
 		r = record_get(w, k);
 		add_record(w, &r, crc, out);

@@ -11,14 +11,14 @@ struct bytebuf;
 struct errmsg;
 
 /*
- * The layout of a file as torch.save (2.7 and later) writes it, known before
- * any tensor's bytes are:
+ * The layout of a file as torch.save (2.7 and later) writes it, known before any tensor's bytes
+ * are:
  *
  *     literal 0 | storage 0 | literal 1 | ... | storage n-1 | literal n
  *
- * Literals are zip headers, the pickle and, in the last one, the directory.
- * Literal i holds CRC-32s of storages before it, so they are rendered when
- * those are known.  Immutable after ptwrite_init.
+ * Literals are zip headers, the pickle and, in the last one, the directory.  Literal i holds
+ * CRC-32s of storages before it, so it is rendered when those are known.  Immutable after
+ * ptwrite_init.
  */
 struct ptwrite {
 	char *prefix;	    /* the record prefix: the file's stem */

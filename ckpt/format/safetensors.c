@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The header of a safetensors file, by the rules of the library that defines
- * them (safetensors 0.8, Metadata::validate):
+ * The header of a safetensors file, by the rules of the library that defines them (safetensors 0.8,
+ * Metadata::validate):
  *
  *   length of the header (64, little-endian)
  *   {"__metadata__":{"format":"pt"},			strings only; may be absent
@@ -9,12 +9,12 @@
  *   padding of blanks, as part of the header
  *   data; offsets count from here
  *
- * Tensors cover the data from its beginning to the end of the file, without
- * gaps; the bytes of each are as many as its type and shape say.
+ * Tensors cover the data from its beginning to the end of the file, without gaps; each has exactly
+ * the bytes that its type and shape demand.
  *
- * The header is written byte for byte as the library writes it: padded to a multiple of
- * eight, the tensors sorted by type, that of the largest elements first, and then by
- * name.  Strings are escaped as serde_json does it: what JSON demands, and no more.
+ * The header is written byte for byte as the library writes it: padded to a multiple of eight, the
+ * tensors sorted by type, that of the largest elements first, and then by name.  Strings are
+ * escaped as serde_json does it: only where JSON demands it.
  */
 #include "ckpt/format/safetensors.h"
 
@@ -35,11 +35,10 @@
 #define ALIGNMENT 8
 #define LENGTH_BYTES 8
 
-/* Limit of the elements of a tensor: with 8 bytes each, they can be counted in an
- * int64_t. */
+/* Limit of the elements of a tensor: their bytes, 8 for each, fit an int64_t. */
 #define NUMEL_MAX (UINT64_C(1) << 58)
 
-/* In the order of the library's enumeration, by which it sorts. */
+/* In the order of the library's enumeration, which it sorts by. */
 static const struct {
 	const char *name;
 	enum dtype dtype;
@@ -59,7 +58,7 @@ static const struct {
 	{ "F6_E2M3", DTYPE_OTHER },   { "F6_E3M2", DTYPE_OTHER },
 };
 
-/* Numbers per element in the last dimension, of which torch counts elements. */
+/* Numbers packed into one element, as torch counts elements of the last dimension. */
 static uint64_t packed(enum dtype d)
 {
 	return d == DTYPE_F4_X2 ? 2 : 1;
@@ -68,7 +67,7 @@ static uint64_t packed(enum dtype d)
 struct reader {
 	struct safetensors *s;
 	const struct source *src;
-	uint64_t data; /* where the header ends, and their offsets begin */
+	uint64_t data; /* offset of the data, where the header ends */
 	struct errmsg *err;
 };
 
@@ -95,8 +94,8 @@ static int read_dtype(const struct reader *r, const cJSON *entry, struct stored 
 			  r->src->name, entry->string, name->valuestring);
 }
 
-/* The product of the sizes must not overflow even if those of 0 were 1: strides
- * are computed like that. */
+/* The product of the sizes must not overflow even with each 0 replaced by 1, because strides are
+ * computed that way. */
 static int read_shape(const struct reader *r, const cJSON *entry, struct stored *t)
 {
 	const cJSON *list = cJSON_GetObjectItemCaseSensitive(entry, "shape");
@@ -137,8 +136,7 @@ static uint64_t size_of(const struct stored *t)
 	return t->numel * dtype_size(t->dtype);
 }
 
-/* Read where the data of a tensor lies; it must have the length that its type and shape
- * give. */
+/* Read the offsets of a tensor's data, whose length must be that of its type and shape. */
 static int read_offsets(const struct reader *r, const cJSON *entry, struct stored *t)
 {
 	const cJSON *list =
@@ -209,7 +207,7 @@ static int by_place(const void *a, const void *b)
 	       strcmp(x->name, y->name);
 }
 
-/* Sort the tensors by place; each must begin where the one before ends. */
+/* Sort the tensors by offset; each must begin where the previous one ends. */
 static int check_cover(const struct reader *r)
 {
 	const struct safetensors *s = r->s;

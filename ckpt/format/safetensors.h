@@ -14,19 +14,20 @@ struct bytebuf;
 struct errmsg;
 struct source;
 
-/* The library refuses longer headers. */
+/* The library rejects longer headers. */
 #define SAFETENSORS_HEADER_MAX 100000000u
 
 /*
- * The header of a safetensors file: tensors in the order of their bytes, which
- * follow each other from the header to the end of the file.  Of a type that torch lacks the
- * elements are bytes, of DTYPE_OTHER.
+ * The header of a safetensors file: tensors in the order of their bytes, which follow each other
+ * from the header to the end of the file.  A tensor of a type that torch lacks is an array of
+ * bytes, DTYPE_OTHER.
  */
 struct safetensors {
 	struct arena arena;
 	struct stored *v;
 	size_t n;
-	const char *sharding; /* JSON of torch's writer: where parts begin in their tensors; or NULL */
+	const char *sharding; /* JSON of torch's writer: the offsets of parts in their tensors;
+	                       * or NULL */
 };
 
 /*

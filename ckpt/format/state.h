@@ -46,13 +46,13 @@ int state_open_source(struct state *s, const struct source *src,
 void state_init(struct state *s, const struct source *src,
 		const struct tensor *t, uint64_t at);
 
-/* A number, of which the caller has `bytes`. */
+/* A number whose value is `bytes`. */
 void state_init_number(struct state *s, enum dtype dtype, const uint8_t bytes[16]);
 
 void state_close(struct state *s);
 
-/* Where the tensor's last element ends in the source; 0 for a number, which is not
- * read from there. */
+/* The end of the tensor's last element in the source; 0 for a number, which is not read from
+ * there. */
 uint64_t state_end(const struct state *s);
 
 /* Read elements [first, first + n) in row-major order, in their own type. */

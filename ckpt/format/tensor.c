@@ -27,7 +27,7 @@
  * around a tensor. */
 #define TENSOR_WRAP_MAX 4
 
-/* Elements of a tensor: their bytes fit an int64_t. */
+/* Limit of the elements of a tensor: their bytes fit an int64_t. */
 #define NUMEL_MAX (INT64_MAX / 16)
 
 static const struct {
@@ -89,7 +89,7 @@ enum dtype dtype_from_value(const struct value *v)
 	return DTYPE_OTHER;
 }
 
-/* Storages of quantized tensors, by the integers that they hold. */
+/* Storages of quantized tensors, with the integer types of their elements. */
 static const struct {
 	const char *storage;
 	enum dtype dtype;
@@ -99,7 +99,7 @@ static const struct {
 	{ "QUInt2x4Storage", DTYPE_U8 },
 };
 
-/* The type of a storage class's elements; DTYPES: none that we know. */
+/* The element type of a storage class; DTYPES if it is unknown. */
 static enum dtype find_storage(const char *class)
 {
 	for (enum dtype d = 0; d < DTYPES; d++)
@@ -119,7 +119,7 @@ static bool is_from_type(const struct value *v)
 	       v->obj->args->kind == VALUE_TUPLE;
 }
 
-/* The arguments of a call; `*function` becomes what is called, with these, in the end.
+/* The arguments of a call; `*function` becomes the function that is finally called with them.
  * NULL if `v` is no call. */
 static const struct value_seq *call_args(const struct value *v,
 					 const struct value **function)
@@ -283,7 +283,7 @@ static int fail_no_tensor(const struct value *v, const struct value *f,
 			  value_kind_name(v));
 }
 
-/* Read the storage, and the type by which a call of _rebuild_tensor_v3 views it. */
+/* Read the storage and, for a call of _rebuild_tensor_v3, the type of the view. */
 static int read_storage(struct tensor *t, const struct value_seq *a, bool v3,
 			const char *name, struct errmsg *err)
 {
@@ -306,8 +306,8 @@ static int read_storage(struct tensor *t, const struct value_seq *a, bool v3,
 	return 0;
 }
 
-/* Does the last argument say that the values are not those of the storage, but conjugated
- * or negated when they are read? */
+/* Does the last argument say that the storage's values must be conjugated or negated when they
+ * are read? */
 static bool is_lazy(const struct value_seq *a, bool v3)
 {
 	const size_t i = v3 ? 7 : 6;
@@ -487,7 +487,7 @@ struct value *tensor_to_value(struct arena *a, const struct tensor *t)
 		dims_to_value(a, t->shape, t->ndim),
 		dims_to_value(a, t->stride, t->ndim),
 		value_new_bool(a, t->requires_grad),
-		value_new_ordered(a), /* hooks, of its own */
+		value_new_ordered(a), /* the tensor's own hooks */
 		v3 ? value_new_global(a, "torch", dtypes[t->dtype].name) : NULL,
 	};
 

@@ -43,7 +43,7 @@ enum dtype {
 	DTYPE_BITS1X8,
 	DTYPE_BITS2X4,
 	DTYPE_BITS4X2,
-	DTYPES, /* how many there are */
+	DTYPES, /* number of types */
 };
 
 size_t dtype_size(enum dtype d);
@@ -57,7 +57,7 @@ static inline bool dtype_is_floating(enum dtype d)
 	return d <= DTYPE_BF16 || (d >= DTYPE_F8_E4M3 && d <= DTYPE_F8_E8M0);
 }
 
-/* The type that a global names, such as torch.float32; DTYPE_OTHER: none that we know. */
+/* The type that a global names, such as torch.float32; DTYPE_OTHER if it is unknown. */
 enum dtype dtype_from_value(const struct value *v);
 
 /*
@@ -78,7 +78,7 @@ struct tensor {
 
 /* A tensor as a file of a checkpoint has it. */
 struct stored {
-	const char *name; /* first: array_by_text; NULL: whoever has it knows its name */
+	const char *name; /* first: array_by_text; NULL: the owner of the struct knows the name */
 	uint32_t file; /* in the numbering of extents */
 	enum dtype dtype;
 	bool requires_grad;
@@ -103,23 +103,22 @@ void stored_describe(const struct stored *s, struct tensor *out);
 /* Is `v` (may be NULL) any of the forms in which torch pickles a tensor? */
 bool tensor_is(const struct value *v);
 
-/* Is it one of any kind, such as a sparse or a quantized one, or of a subclass? */
+/* Is it a tensor of any kind, such as a sparse or a quantized one, or of a subclass? */
 bool tensor_is_any(const struct value *v);
 
 /* An attribute that a tensor was pickled with, or NULL. */
 const struct value *tensor_attribute(const struct value *v, const char *name);
 
 /*
- * Read the description out of `v` and check that the view lies within its
- * storage.  `name` names the tensor in messages.  -ENOTSUP for tensors that
- * have no plain strided form (quantised, sparse, distributed, lazily conjugated),
- * -EBADMSG for what no torch writes.
+ * Read the description out of `v` and check that the view lies within its storage.  `name` names
+ * the tensor in messages.  -ENOTSUP for tensors that have no plain strided form (quantised, sparse,
+ * distributed, lazily conjugated), -EBADMSG for malformed ones.
  */
 int tensor_from_value(const struct value *v, const char *name,
 		      struct tensor *out, struct errmsg *err);
 
-/* The same of what may be anything that a module has.  Returns 1, with the reason, for a tensor
- * without a plain form or of an unknown type, and for what is no tensor. */
+/* The same for any entry of a module.  Returns 1, with the reason, for a tensor without a plain
+ * form or of an unknown type, and for anything that is no tensor. */
 int tensor_from_any(const struct value *v, const char *name, struct tensor *out,
 		    struct errmsg *why);
 
@@ -155,8 +154,8 @@ void tensor_init(struct tensor *t, enum dtype dtype, const uint64_t *shape,
  * constrain. */
 bool tensor_is_contiguous(const struct tensor *t);
 
-/* How many elements follow each other in the storage, from each multiple of that number
- * on; elements are counted in row-major order of the view. */
+/* The length of the contiguous runs of the view, in elements: a run begins at each multiple of
+ * it, in row-major order. */
 uint64_t tensor_run(const struct tensor *t);
 
 /* The index in the storage of an element, by its number in row-major order, which must be

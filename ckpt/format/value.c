@@ -14,14 +14,14 @@
 
 #define EXACT_MAX 9007199254740992.0 /* integers up to it are doubles */
 #define PLAIN_DEPTH_MAX 4u /* lists in lists */
-#define PLAIN_VALUES_MAX 65536u /* visited; a list may hold another one many times */
+#define PLAIN_VALUES_MAX 65536u /* values visited; a list may hold another one many times */
 
 bool value_is_object(const struct value *v)
 {
 	return v->kind == VALUE_REDUCE || v->kind == VALUE_NEWOBJ;
 }
 
-/* All of the node is zeros, whatever its kind has. */
+/* The whole node is zeros, whichever member its kind uses. */
 struct value *value_new(struct arena *a, enum value_kind kind)
 {
 	struct value *v = arena_alloc(a, sizeof(*v));
@@ -31,7 +31,7 @@ struct value *value_new(struct arena *a, enum value_kind kind)
 	return v;
 }
 
-/* A node that is complete. */
+/* Copy a complete node into the arena. */
 static struct value *make(struct arena *a, const struct value *v)
 {
 	return arena_copy(a, v, sizeof(*v));

@@ -69,7 +69,7 @@ struct value_obj {
 
 struct value {
 	enum value_kind kind;
-	uint32_t depth; /* of nesting below, as known when it was built */
+	uint32_t depth; /* nesting depth below, as known when the value was built */
 	union {
 		bool b;
 		int64_t i;
@@ -156,14 +156,14 @@ bool value_dict_put(struct arena *a, struct value *dict, struct value *key, stru
 #define VALUE_8(a, x, ...) value_of(a, x), VALUE_7(a, __VA_ARGS__)
 struct value *value_fill(struct arena *a, struct value *to, struct value *const *v, size_t n);
 
-/* A key of a dict, which is borrowed, and its value; NULL: the dict does not get it. */
+/* A key of a dict, which is borrowed, and its value; with NULL the key is left out. */
 struct value_field {
 	const char *key;
 	struct value *val;
 };
 
-/* A new dict of fields, and one like the dict or OrderedDict `from` with these values of the
- * fields that it has; what is neither is returned as it is. */
+/* A new dict with these fields; or a copy of the dict or OrderedDict `from` in which these
+ * fields, where it has them, have these values.  Any other `from` is returned as it is. */
 struct value *value_new_fields(struct arena *a, const struct value_field *f, size_t n);
 struct value *value_edit(struct arena *a, struct value *from, const struct value_field *f,
 			 size_t n);
@@ -181,8 +181,8 @@ const struct value_seq *value_items(const struct value *v);
 /* Element `i` of a tuple or list; NULL if there is none. */
 struct value *value_item(const struct value *v, size_t i);
 
-/* Element `i` of a tuple or list, or what a dict has under that number; NULL if there is
- * none.  torch's optimizers number states so; some DeepSpeed's list them. */
+/* Element `i` of a tuple or list, or the value under key `i` of a dict; NULL if there is none.
+ * torch's optimizers number their states; some of DeepSpeed's list them. */
 struct value *value_numbered(const struct value *v, size_t i);
 
 /* The value under string key `key`: the last one if it is there twice, as in
@@ -216,17 +216,16 @@ const char *value_cstr(const struct value *v);
 bool value_is_true(const struct value *v);
 
 /*
- * An integer that may come as an int, a bool or as an enum member
- * (`ZeroStageEnum(2)`, which newer DeepSpeed writes where older ones wrote 2).
- * False if `v` (may be NULL) is none of them.
+ * An integer that may come as an int, a bool or as an enum member (`ZeroStageEnum(2)`, which newer
+ * DeepSpeed writes where older ones wrote 2).  False for any other `v`, also NULL.
  */
 bool value_get_int(const struct value *v, int64_t *out);
 
-/* The same for one that is not negative. */
+/* The same for an integer that is not negative. */
 bool value_get_count(const struct value *v, uint64_t *out);
 
-/* Is it a number, a text, None, or a short list of such?  Nothing else of the options of an
- * optimizer goes into a file that a program will load. */
+/* Is it a number, a text, None, or a short list of such?  No other option of an optimizer is
+ * written to a file that a program will load. */
 bool value_is_plain(const struct value *v);
 
 /* A short name of the kind, for messages: "dict", "str", ... */

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The reader of torch's zip containers.  Sources: PKWARE APPNOTE 4.3 (the
- * structures), and torch/csrc/../inline_container.cc for what its writer
- * does: stored members only, a data descriptor after each, sizes only in the
- * central directory, ZIP64 end records always.
+ * The reader of torch's zip containers.  Sources: PKWARE APPNOTE 4.3 (the structures), and torch's
+ * inline_container.cc for its writer: stored members only, a data descriptor after each, sizes only
+ * in the central directory, ZIP64 end records always.
  *
- * Members are found by the central directory, as torch's own reader finds them,
- * and checked before use.  A local header is read when its member's data is
- * located, since a directory may list many members that are never used.
+ * Members are found by the central directory, as torch's own reader finds them, and checked before
+ * use.  A local header is read only when its member's data is located, since most members may never
+ * be used.
  *
  *   [local header | name | extra | data | descriptor]* directory eocd64
  *   locator64 eocd
@@ -28,7 +27,7 @@
 
 #define COMMENT_MAX 65535
 
-/* A directory that is being read. */
+/* State while a directory is read. */
 struct directory {
 	struct zip *z;
 	const char *file;
@@ -36,7 +35,7 @@ struct directory {
 	uint64_t offset, size, count;
 };
 
-/* The 32-bit record says "look in the 64-bit one" with all ones. */
+/* All ones in the 32-bit record mean that the 64-bit record has the value. */
 static int read_eocd64(struct directory *d, uint64_t eocd)
 {
 	const struct source *src = d->z->src;
@@ -117,8 +116,8 @@ static int find_directory(struct directory *d)
 	return 0;
 }
 
-/* A ZIP64 extra field holds, in this order, those of size, compressed size
- * and offset that are all ones in the fixed part. */
+/* A ZIP64 extra field holds size, compressed size and offset, in this order, but only those that
+ * are all ones in the fixed part. */
 static bool apply_zip64(const uint8_t *extra, size_t len, uint64_t *size,
 			uint64_t *csize, uint64_t *header)
 {
@@ -145,8 +144,8 @@ static bool apply_zip64(const uint8_t *extra, size_t len, uint64_t *size,
 	return true;
 }
 
-/* Take a member's name without the archive's prefix, which is that of the first member;
- * NULL in `*out` for a member elsewhere, at which torch does not look. */
+/* Take a member's name without the archive's prefix, which is that of the first member; NULL in
+ * `*out` for a member outside the prefix, which torch ignores. */
 static int take_name(const struct directory *d, const char *name, size_t len,
 		     const char **out)
 {
@@ -343,7 +342,7 @@ size_t zip_local_len(size_t name_len, uint64_t len, uint64_t header)
 {
 	const size_t unpadded = ZIP_LOCAL_LEN + name_len +
 				zip_zip64_len(len, header) +
-				4; /* of the entry that pads */
+				4; /* length of the extra field's header */
 
 	return unpadded + (size_t)(-(header + unpadded) % ZIP_ALIGNMENT);
 }

@@ -11,8 +11,7 @@
 struct errmsg;
 struct source;
 
-/* The records of an archive: what they begin with, and their bytes without names and
- * extra fields. */
+/* Signatures of an archive's records, and their sizes without names and extra fields. */
 #define ZIP_LOCAL_SIG 0x04034b50u
 #define ZIP_DESCRIPTOR_SIG 0x08074b50u
 #define ZIP_CENTRAL_SIG 0x02014b50u
@@ -42,7 +41,7 @@ struct zip_entry {
 	uint64_t size;
 	uint32_t crc;
 	uint16_t full_name_len;
-	bool descriptor; /* follows the bytes */
+	bool descriptor; /* a descriptor follows the bytes */
 };
 
 /* The central directory of a stored-only ZIP or ZIP64 archive. */
@@ -63,8 +62,8 @@ int zip_open(struct zip *z, const struct source *src, struct errmsg *err);
 void zip_close(struct zip *z);
 
 /*
- * What torch's writer puts around a record of `len` bytes whose local header begins at
- * `header`.  The data begins on a multiple of ZIP_ALIGNMENT; ptwrite.c has the form.
+ * Lengths of the parts that torch's writer puts around a record of `len` bytes whose local header
+ * begins at `header`.  The data begins on a multiple of ZIP_ALIGNMENT; ptwrite.c has the form.
  */
 #define ZIP_ALIGNMENT 64
 
@@ -80,14 +79,14 @@ size_t zip_descriptor_len(uint64_t len, uint64_t header);
 /* The member called `name` below the prefix, or NULL. */
 const struct zip_entry *zip_find(const struct zip *z, const char *name);
 
-/* Where the member's bytes begin.  Reads its local header and checks it
- * against the directory. */
+/* Find the offset of the member's bytes.  Reads its local header and checks it against the
+ * directory. */
 int zip_locate(const struct zip *z, const struct zip_entry *e,
 	       uint64_t *offset, struct errmsg *err);
 
-/* The same without reading, if the member lies as torch lays it out: its padding and
- * the beginning of the next member then say the same.  Headers of members lie all over
- * a file, and a store may take milliseconds for each. */
+/* The same without reading, if the member lies where torch would put it, which its padding and
+ * the next member's offset confirm.  Headers lie all over a file, and a store may take
+ * milliseconds for each. */
 int zip_place(const struct zip *z, const struct zip_entry *e, uint64_t *offset,
 	      struct errmsg *err);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where directories, packs, servers and unions look alike.  Everything above finds files by
- * path, so that a path is all that it takes to read packed, far or scattered checkpoints.
+ * Makes directories, packs, servers and unions look alike.  Everything above finds files by path,
+ * so a path is all that it takes to read packed, far or scattered checkpoints.
  */
 #include "ckpt/io/io.h"
 
@@ -25,7 +25,7 @@
 #include "ckpt/remote/remote.h"
 #include "ckpt/remote/site.h"
 
-/* What is really there, on this machine or on a server. */
+/* Stat a path outside of packs, on this machine or on a server. */
 static int stat_real(struct uckpt *u, const char *path, unsigned flags, struct attrs *out,
 		     struct errmsg *err)
 {
@@ -92,7 +92,7 @@ static int list_entries(const struct uckpt *u, DIR *dir, const char *path, struc
 		return errmsg_errno(err, path, "cannot list");
 	if (!untold)
 		return 0;
-	/* A far store that does not tell them is asked for many types at once. */
+	/* A far store that does not list types is asked for many of them at once. */
 	return parallel_steps(u, "looking at names", parallel_far, out->n - first, 1, find_type,
 			      &(struct untyped){ dirfd(dir), out->v + first }, err);
 }
@@ -143,9 +143,8 @@ static mode_t type_of(struct uckpt *u, const char *path, struct attrs *a)
 }
 
 /*
- * The pack that a path leads into: its path (PATH_MAX bytes at `pack`), its attributes,
- * and what follows in the path.  NULL if there is none.  Goes up from the end, to the
- * first thing that exists.
+ * The pack that a path leads into: its path (PATH_MAX bytes at `pack`), its attributes, and returns
+ * the rest of the path.  NULL if there is none.  Searches upwards for the first path that exists.
  */
 static const char *split_path(struct uckpt *u, const char *path, char *pack, struct attrs *a)
 {
@@ -248,13 +247,13 @@ static int find_packed(struct uckpt *u, const char *path, struct packed *f, stru
 		return errmsg_set(err, -ENOENT, "%s: %s: not in this pack", where, name);
 	}
 	f->entry = (uint32_t)i;
-	/* Nothing is really there, which set a text that callers test. */
+	/* The failed stat has set a text that callers test. */
 	if (err)
 		*err->text = '\0';
 	return 0;
 }
 
-/* In one root: what is really there, or else what is packed. */
+/* Stat in one root: the real file, or else a packed one. */
 static int stat_one(struct uckpt *u, const char *path, unsigned flags, struct attrs *out,
 		    struct errmsg *err)
 {
@@ -302,7 +301,7 @@ static int list_one(struct uckpt *u, const char *path, unsigned flags, struct di
 		pack_close(f.p);
 		return rc == -ENOTDIR ? beneath_fail(u, path, rc, err) : rc;
 	}
-	/* Something that is neither a directory nor a pack is there. */
+	/* The path is neither a directory nor a pack. */
 	return rc == -ENOENT && real == -ENOTDIR ? beneath_fail(u, path, real, err) : rc;
 }
 
@@ -312,7 +311,7 @@ struct found {
 	struct attrs attrs;
 };
 
-/* Add what one more root has; `where` becomes the search's. */
+/* Add the result of one more root; `where` becomes the search's. */
 static int found_add(struct found *f, char *where, unsigned flags, const struct attrs *a,
 		     struct errmsg *err)
 {
@@ -359,7 +358,7 @@ int io_stat(struct uckpt *u, const char *path, unsigned flags, struct attrs *out
 		rc = beneath_is_missing(rc) ? 0 : rc;
 		free(in_root);
 	}
-	if (!rc && !f.where) /* a message of one root names that one only */
+	if (!rc && !f.where) /* the message of one root would name only that one */
 		rc = beneath_fail(u, path, -ENOENT, err);
 	*out = f.attrs;
 	if (where && !rc)

@@ -12,19 +12,18 @@ struct ptfile;
 struct uckpt;
 
 /*
- * Files by path, on this machine (beneath.h) and on servers (remote.h), in directories
- * and in packs (packed.h), in one directory or in those of a union.
+ * Files by path, on this machine (beneath.h) and on servers (remote.h), in directories and in packs
+ * (packed.h), in one directory or in those of a union.
  *
- * A path that begins with the name of a union (roots.h) is looked up in its roots in order.
- * A file that several roots have must have the same size in all: else -EBADMSG.
+ * A path that begins with the name of a union (roots.h) is looked up in its roots in order.  A file
+ * that several roots have must have the same size in all: else -EBADMSG.
  *
- * Where a directory is not there, a pack of its name with PACK_SUFFIX stands for it, and a
- * pack is a directory itself: run/TAG/FILE and run/TAG.ucpack/FILE are FILE in
- * run/TAG.ucpack.  What is really there comes first.  Paths of packs are resolved as in
- * beneath.h.
+ * Where a directory is missing, a pack of its name with PACK_SUFFIX stands for it, and a pack is a
+ * directory itself: run/TAG/FILE and run/TAG.ucpack/FILE are FILE in run/TAG.ucpack.  Real files
+ * take precedence over packed ones.  Paths of packs are resolved as in beneath.h.
  */
 
-/* Only what is really there, nothing packed; and as beneath_stat of a plain path. */
+/* Ignore packs, and resolve as beneath_stat does for a plain path. */
 #define IO_PLAIN 1u
 
 /*
@@ -54,25 +53,25 @@ int io_open(struct uckpt *u, const char *path, const struct fileid *known, struc
  * descriptor. */
 int io_open_plain(struct uckpt *u, const char *path, int flags);
 
-/* Open the pack at `path`.  Whoever opens the same file in a context gets the same pack; each
- * calls pack_close.  Errors as io_open and pack_open_source. */
+/* Open the pack at `path`.  All callers of a context share the pack of a file; each calls
+ * pack_close.  Errors as io_open and pack_open_source. */
 int io_open_pack(struct uckpt *u, const char *path, struct pack **out, struct errmsg *err);
 
-/* The name of the directory that a file of this name would stand for as a pack:
- * without PACK_SUFFIX, if it ends so.  NULL when memory runs out. */
+/* The name of the directory that a pack of this name stands for: the name without PACK_SUFFIX,
+ * if it has that.  NULL when memory runs out. */
 char *io_dir_name(const char *name);
 
-/* The name of the tag that an entry of a run would be: its own, or that of the directory that a
- * pack stands for.  NULL for any other file; a run may have any number of them. */
+/* The name of the tag that an entry of a run stands for: its own, or that of a pack's directory.
+ * NULL for any other file; a run may have any number of them. */
 char *io_tag_name(const char *name, mode_t type);
 
-/* A context with the default options, and nothing open; NULL when memory runs out. */
+/* Make a context with the default options and nothing open; NULL when memory runs out. */
 struct uckpt *context_new(void);
 
-/* All that was opened in it must have been closed.  `u` may be NULL. */
+/* Free a context.  Everything opened in it must have been closed.  `u` may be NULL. */
 void context_free(struct uckpt *u);
 
-/* As io_open, of a file of torch.save; as ptfile_open_source. */
+/* Open a file of torch.save.  Errors as io_open and ptfile_open_source. */
 int io_open_pt(struct uckpt *u, const char *path, const struct fileid *known, struct ptfile *out,
 	       struct errmsg *err);
 
@@ -83,9 +82,9 @@ struct tag_file {
 	struct uckpt *u;
 	char *path;
 	struct ckname id;   /* of a shard */
-	struct fileid file; /* as it was when it was found */
+	struct fileid file; /* its identity when it was found */
 	int64_t mtime_s;
-	struct permissions readable_by; /* who may read it */
+	struct permissions readable_by; /* users that may read it */
 };
 
 /* Find the file at f->path and fill in the rest, but for `id`; errors as io_stat. */

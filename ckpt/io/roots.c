@@ -16,7 +16,7 @@
 #include "ckpt/io/io.h"
 #include "ckpt/remote/site.h"
 
-/* Longer names are shortened, so that messages have room for what they say. */
+/* Longer names are shortened, to leave room in messages. */
 #define NAME_LEN_MAX 160
 
 struct united {
@@ -107,8 +107,8 @@ void roots_done(struct uckpt *u)
 	}
 }
 
-/* Name all roots, or the first ones and the number of the others; with a number of its
- * own, unless that is 0. */
+/* Make a name of all roots, or of the first ones and the number of the others; append `number`
+ * unless that is 0. */
 static char *union_name(const struct united *x, size_t number)
 {
 	struct bytebuf b = { 0 };
@@ -139,7 +139,7 @@ static bool same_roots(const struct united *a, const struct united *b)
 	return a->n == b->n && i == a->n;
 }
 
-/* Keep the union, unless there is an equal one, and name it as no other. */
+/* Keep the union, unless there is an equal one, and give it a unique name. */
 static int keep(struct uckpt *u, struct united *x, char **path, struct errmsg *err)
 {
 	const struct united *y = u->unions;

@@ -2,12 +2,11 @@
 /*
  * Open shards.
  *
- * A checkpoint may have tens of thousands of shard files, more than a process
- * may hold open, so they are opened when first read, and some without users are
- * closed when a limit is reached.  Each is identified by the result of fstat when
- * the tree was planned.  A file that differs is never read, because
- * its bytes would be mixed with those of the planned one in a tensor.  What is copied
- * is checked after it was read, and read again if only the ctime changed.
+ * A checkpoint may have tens of thousands of shard files, more than a process may hold open, so
+ * they are opened when first read, and some without users are closed when a limit is reached.  Each
+ * is identified by the result of fstat when the tree was planned.  A file that differs is never
+ * read, because its bytes would be mixed with those of the planned one in a tensor.  Copied bytes
+ * are checked after they were read, and read again if only the ctime changed.
  */
 #include "ckpt/io/shards.h"
 
@@ -30,8 +29,8 @@
 #include "ckpt/io/shards_impl.h"
 #include "ckpt/remote/latency.h"
 
-/* Of so many mapped bytes of a near store one window is read instead, which shows when
- * the store becomes slow. */
+/* Of this many mapped bytes of a near store one window is read instead of mapped, which shows
+ * whether the store has become slow. */
 #define PROBE_BYTES (UINT64_C(32) << 20)
 
 static size_t open_limit(void)
@@ -151,8 +150,8 @@ static bool shards_evict(struct shards *c)
 	return victim.open;
 }
 
-/* Open a shard, wherever it lies.  Other parts of the process may hold more descriptors
- * than open_limit leaves them: shards make room. */
+/* Open a shard.  Other parts of the process may hold more descriptors than open_limit leaves
+ * them: shards are closed to make room. */
 static int open_shard(struct shards *c, struct entry *e, struct source *src, struct errmsg *err)
 {
 	int rc;
@@ -163,8 +162,8 @@ static int open_shard(struct shards *c, struct entry *e, struct source *src, str
 	if (rc)
 		return -EIO;
 	if (err)
-		err->text[0] = '\0'; /* of an attempt without a descriptor */
-	/* A source without a descriptor checks what it reads. */
+		err->text[0] = '\0'; /* left by an attempt without a descriptor */
+	/* A source without a descriptor checks its reads itself. */
 	if (src->fd < 0)
 		return source_check_known(src, &e->id, err);
 	rc = shards_check_fd(c, e, src->fd, &src->id, err);
@@ -173,8 +172,8 @@ static int open_shard(struct shards *c, struct entry *e, struct source *src, str
 	return rc;
 }
 
-/* Called with the lock held, which is released meanwhile: other shards can be
- * opened, and read, while a store takes its time. */
+/* The caller holds the lock, which is released meanwhile: other shards can be opened and read
+ * while a store is slow. */
 static int open_entry(struct shards *c, struct entry *e, struct errmsg *err)
 {
 	const uint64_t begun = clock_ns();
@@ -241,13 +240,13 @@ static int check_used(struct shards *c, uint32_t shard, const struct shard_map *
 	if (!rc)
 		return 0;
 	pthread_mutex_lock(&c->u->lock);
-	e->of_path.made = 0; /* the next open of a file of it checks it */
+	e->of_path.made = 0; /* the next open of the file checks its path */
 	pthread_mutex_unlock(&c->u->lock);
 	return rc;
 }
 
-/* Map a shard in use, unless it is mapped.  Most shards of many ranks are read in
- * pieces too small for that.  Under `ulimit -v` readers use pread. */
+/* Map a shard in use, unless it is mapped.  With many ranks, most shards are read in pieces too
+ * small for that.  Under `ulimit -v` readers use pread. */
 static const uint8_t *map_used(struct shards *c, struct entry *e)
 {
 	void *m = mmap(NULL, (size_t)e->id.size, PROT_READ, MAP_SHARED, e->src.fd, 0);
@@ -327,7 +326,7 @@ bool shards_has_descriptor(struct shards *c, uint32_t shard)
 	return m.fd >= 0;
 }
 
-/* Read from a shard in use, and learn how far away it is. */
+/* Read from a shard in use, and measure the store's latency. */
 static int read_used(struct shards *c, uint32_t shard, void *buf, size_t len, uint64_t off,
 		     struct errmsg *err)
 {
@@ -340,7 +339,7 @@ static int read_used(struct shards *c, uint32_t shard, void *buf, size_t len, ui
 	return rc == -EBADMSG && c->v[shard].src.fd >= 0 ? -EIO : rc;
 }
 
-/* For read-ahead, which checks the file afterwards: the bytes may be used much later. */
+/* Fill a block of the cache, which checks the file afterwards: the bytes may be used much later. */
 static int fill_shard(void *ctx, uint32_t shard, void *buf, size_t len, uint64_t off,
 		      struct errmsg *err)
 {
@@ -361,8 +360,8 @@ static int check_shard(void *ctx, uint32_t shard, struct errmsg *err)
 	return shards_verify(ctx, shard, err);
 }
 
-/* Read, and check that the file was the planned one until then.  -EAGAIN if it was
- * touched meanwhile. */
+/* Read, and check that the file is still the planned one.  -EAGAIN if its ctime changed
+ * meanwhile. */
 static int read_checked(struct shards *c, uint32_t shard, void *buf, size_t len, uint64_t off,
 			struct errmsg *err)
 {
@@ -387,8 +386,8 @@ bool shards_reads_ahead(const struct shards *c)
 	return shards_is_far(c) || cache_has_blocks(c->ahead);
 }
 
-/* Check now and then that the planned file is still there: cached bytes are of it, but may
- * be old.  A shard that was never open has no cached bytes; threads that fetch some open
+/* Check now and then that the planned file is still there: cached bytes come from it, but may be
+ * outdated.  A shard that was never open has no cached bytes; threads that fetch such bytes open
  * and check it, several shards at once. */
 static int look_at(struct shards *c, uint32_t shard, struct errmsg *err)
 {
@@ -406,7 +405,7 @@ bool shards_pin(struct shards *c, uint32_t shard, uint64_t off, size_t len, stru
 	       cache_pin(c->ahead, shard, off, len, out);
 }
 
-/* -EAGAIN if the file was touched meanwhile. */
+/* -EAGAIN if the file's ctime changed meanwhile. */
 static int read_once(struct shards *c, uint32_t shard, void *buf, size_t len, uint64_t off,
 		     struct errmsg *err)
 {
@@ -423,7 +422,7 @@ static int read_once(struct shards *c, uint32_t shard, void *buf, size_t len, ui
 	return cache_read(c->ahead, shard, buf, len, off, err);
 }
 
-/* A file that is touched all the time is not read for ever. */
+/* Limit of repetitions for a file whose ctime changes all the time. */
 #define TRIES_MAX 10
 
 int shards_read(struct shards *c, uint32_t shard, void *buf, size_t len, uint64_t off,

@@ -21,8 +21,8 @@ struct uckpt;
 #define SHARDS_MAPPED_MAX (UINT64_C(64) << 20)
 
 /*
- * The shard files of one checkpoint, opened and mapped on demand, a bounded
- * number at a time.  Thread-safe.  No lock is held while a store is asked.
+ * The shard files of one checkpoint, opened and mapped on demand, a bounded number at a time.
+ * Thread-safe.  No lock is held during I/O.
  */
 struct shards;
 
@@ -40,7 +40,7 @@ size_t shards_count(const struct shards *c);
 const char *shards_path(const struct shards *c, uint32_t shard);
 const struct fileid *shards_id(const struct shards *c, uint32_t shard);
 
-/* A shard in use: stays open and mapped until it is put back. */
+/* A shard in use: it stays open and mapped until shards_unuse. */
 struct shard_map {
 	const uint8_t *p; /* the whole file, read-only, shared; NULL: unmapped */
 	int fd;           /* -1: no local file, such as one in a pack */
@@ -66,28 +66,28 @@ void shards_count_mapped(struct shards *c, size_t len);
 int shards_read(struct shards *c, uint32_t shard, void *buf, size_t len, uint64_t off,
 		struct errmsg *err);
 
-/* Should readers look for bytes in the cache?  Also true for a fast store while prefetched
+/* Should readers look for bytes in the cache?  Also true for a near store while prefetched
  * blocks remain. */
 bool shards_reads_ahead(const struct shards *c);
 
-/* As cache_pin, of a shard that is still what was planned; false if it is not. */
+/* As cache_pin, for a shard that is still the planned one; false if it is not. */
 bool shards_pin(struct shards *c, uint32_t shard, uint64_t off, size_t len, struct cache_pin *out);
 
-/* Do the shards' files answer slowly?  Then reads take what was wanted from memory
- * (cache.h).  Learned from the reads, and not true before some were slow. */
+/* Do the shards' files answer slowly?  Then reads take prefetched bytes from memory (cache.h).
+ * Learned from the reads, so false until some were slow. */
 bool shards_is_far(const struct shards *c);
 
-/* Is it worth reading ahead of a reader that goes on in order?  It is if the store is far,
- * or if shards lie in packs, so that other processors decode. */
+/* Should a sequential reader prefetch?  Yes if the store is far, or if shards lie in packs, so
+ * that other processors decode them. */
 bool shards_gains_ahead(const struct shards *c);
 
 /* As cache_prefetch. */
 uint64_t shards_prefetch(struct shards *c, uint32_t shard, uint64_t off, uint64_t len,
 			 enum want when);
 
-/* Should a reader use mappings for the next `len` bytes?  False for a far store, whose
- * pages come one window at a time, and now and then for a near one: reads show whether
- * it still is near. */
+/* Should a reader use mappings for the next `len` bytes?  False for a far store, which would
+ * load one window at a time; sometimes false for a near one, because only reads show whether it
+ * still is near. */
 bool shards_can_map(struct shards *c, size_t len);
 
 /* Check that the paths of `n` shards still lead to the planned files: -EIO if one was

@@ -21,18 +21,18 @@
 #include "ckpt/io/io.h"
 #include "ckpt/io/shards_impl.h"
 
-/* The least time between two checks of a file; of a far one it is CHECK_COST times what
- * the last check took, up to CHECK_INTERVAL_MAX_NS. */
+/* The least time between two checks of a file; for a far one CHECK_COST times the duration of
+ * the last check, up to CHECK_INTERVAL_MAX_NS. */
 #define CHECK_INTERVAL_NS UINT64_C(100000000)
 #define CHECK_INTERVAL_MAX_NS UINT64_C(10000000000)
 #define CHECK_COST 100
 
-/* The tail of a .pt has checksums of all other bytes, written by torch.save; that of
+/* The tail of a .pt file has checksums of all other bytes, written by torch.save; the tail of
  * other files has tensors. */
 #define TAIL_BYTES (UINT64_C(64) << 10)
 
-/* A ctime is not trusted before it is so old: a file may be written to twice within a
- * tick of the clock that stamps it. */
+/* A ctime younger than this is not trusted: a file may be written to twice within a tick of the
+ * clock that stamps it. */
 #define TICK_NS INT64_C(20000000)
 #define TICKS_MAX 50
 
@@ -77,7 +77,7 @@ static int sum_tail(const struct entry *e, int fd, uint32_t *sum, struct errmsg 
 	return rc ? -EIO : 0;
 }
 
-/* Sum the tail of a file that is not written to meanwhile; `*now` is its identity. */
+/* Sum the tail of a file while nobody writes to it; `*now` becomes its identity. */
 static int sum_settled(const struct entry *e, int fd, uint32_t *sum, struct fileid *now,
 		       struct errmsg *err)
 {
@@ -133,13 +133,13 @@ int shards_check_fd(struct shards *c, struct entry *e, int fd, const struct file
 		return rc;
 	if (known == CTIME_UNKNOWN && !fileid_unchanged(&e->id, now))
 		return fileid_report_change(e->path, &e->id, now, err);
-	/* Do not make readers of a file that has just been saved wait. */
+	/* Readers of a file that has just been saved must not wait. */
 	if (known == CTIME_UNKNOWN && is_fresh(now->ctime_ns))
 		return 0;
 	return accept_ctime(c, e, fd, err);
 }
 
-/* A check of a near store that took long was waiting for a processor. */
+/* A check of a near store that took long has waited for a processor. */
 static uint64_t check_interval(const struct shards *c, const struct check *k)
 {
 	const uint64_t every = latency_is_high(c->latency) ? k->cost * CHECK_COST : 0;
@@ -149,8 +149,8 @@ static uint64_t check_interval(const struct shards *c, const struct check *k)
 	return every < CHECK_INTERVAL_MAX_NS ? every : CHECK_INTERVAL_MAX_NS;
 }
 
-/* Is such a part of the time over after which a check is made again?  Then the caller makes
- * it, and others do not.  Called with the lock held. */
+/* Is a check due after this part of the interval?  Then the caller makes it, and others do not.
+ * The caller holds the lock. */
 static bool claim_check(const struct shards *c, struct check *k, uint64_t now, unsigned part)
 {
 	if (k->made && now - k->made < check_interval(c, k) / part)
@@ -251,7 +251,7 @@ static int check_path(struct shards *c, uint32_t shard, struct errmsg *err)
 	rc = compare(e, &id, err);
 	if (rc)
 		return rc;
-	/* Another ctime, but the planned size and mtime: its content decides. */
+	/* Another ctime, but the planned size and mtime: the content decides. */
 	return id.ctime_ns == (known == CTIME_UNKNOWN ? e->id.ctime_ns : known)
 		       ? 0
 		       : check_file(c, shard, err);
@@ -277,12 +277,12 @@ struct checking {
 	struct shards *c;
 	uint32_t shards[AT_ONCE];
 	size_t n;
-	size_t needed; /* the others are checked early */
+	size_t needed; /* the first so many are required; the others are checked early */
 };
 
-/* Add the following shards whose checks will be due soon.  Far away, several checks in
- * parallel take as long as one, and readers of these shards need not wait for theirs.
- * Called with the lock held. */
+/* Add the following shards whose checks will be due soon.  In a far store several parallel
+ * checks take as long as one, and save the readers of these shards a wait.  The caller holds the
+ * lock. */
 static void add_following(struct checking *x, uint64_t now)
 {
 	const struct shards *c = x->c;
@@ -301,7 +301,7 @@ static int check_listed(void *ctx, size_t i, struct errmsg *err)
 	const struct checking *x = ctx;
 	const int rc = check_path_now(x->c, x->shards[i], err);
 
-	/* A reader that needs the shard will meet the error. */
+	/* A reader that needs the shard will get the error. */
 	return i < x->needed ? rc : 0;
 }
 

@@ -13,8 +13,8 @@
 #include "ckpt/io/shards.h"
 #include "ckpt/remote/latency.h"
 
-/* Shared by shards.c (open files, reading) and shards_check.c (are they still
- * what was planned?). */
+/* Shared by shards.c (open files, reading) and shards_check.c (checks that files are still the
+ * planned ones). */
 struct check {
 	uint64_t made; /* 0: never */
 	uint64_t cost;
@@ -26,10 +26,10 @@ struct entry {
 	/* The ctime at which the content was last known to be the planned one, or
 	 * CTIME_UNKNOWN before the file was first opened. */
 	_Atomic int64_t ctime_ns;
-	atomic_bool was_open; /* at any time */
+	atomic_bool was_open; /* the shard has been open before */
 	/* Protected by the context's lock: */
 	bool open;
-	bool opening;      /* by a thread that does not hold the lock meanwhile */
+	bool opening;      /* a thread is opening it with the lock released */
 	const uint8_t *p;  /* the whole file, or NULL */
 	struct source src; /* while it is open */
 	unsigned users;
@@ -37,12 +37,12 @@ struct entry {
 	struct check of_path, of_file;
 	uint32_t tail;         /* CRC-32 of the last bytes, once ctime_ns is known */
 	uint64_t begun, ended; /* checks that several readers share */
-	int result;            /* of the last one that has ended */
+	int result;            /* of the last check that has ended */
 };
 
 struct shards {
 	struct uckpt *u;
-	pthread_cond_t opened;  /* or failed to open */
+	pthread_cond_t opened;  /* the shard was opened, or opening it failed */
 	pthread_cond_t checked; /* a shared check has ended */
 	struct entry *v;        /* immutable array */
 	size_t n, cap;
@@ -59,8 +59,7 @@ struct shards {
 	atomic_bool decodes;    /* some shard has been opened that is no local file */
 };
 
-/* As shards_use, without the check; `*fresh`: it has just been opened, and thus
- * checked. */
+/* As shards_use, without the check; `*fresh`: it has just been opened, which checked it. */
 int shards_use_unchecked(struct shards *c, uint32_t shard, struct shard_map *out, bool *fresh,
 			 struct errmsg *err);
 
@@ -72,21 +71,20 @@ int shards_use_unchecked(struct shards *c, uint32_t shard, struct shard_map *out
 int shards_check_fd(struct shards *c, struct entry *e, int fd, const struct fileid *now,
 		    struct errmsg *err);
 
-/* Is it time for a check?  If so, the caller makes it. */
+/* Is a check due?  If so, the caller makes it. */
 bool shards_check_due(struct shards *c, struct check *k);
 
-/* A check that began then has passed.  What has failed is due at once.  Called with the
- * lock held. */
+/* A check that began at `begun` has passed.  A failed check is due again at once.  The caller
+ * holds the lock. */
 static inline void check_passed(struct check *k, uint64_t begun)
 {
 	k->made = clock_ns();
 	k->cost = k->made - begun;
 }
 
-/* Check a file of which bytes were read, by a check that begins now or later.  Readers
- * that come while one is under way share the next one: a store that is far away has
- * other requests to answer.  -EAGAIN if the file was touched, so that the bytes must be
- * read again. */
+/* Check a file of which bytes were read, by a check that begins now or later.  Readers that
+ * arrive during a check share the next one, which saves a far store requests.  -EAGAIN if the
+ * file's ctime changed, so that the bytes must be read again. */
 int shards_verify(struct shards *c, uint32_t shard, struct errmsg *err);
 
 #endif

@@ -1,16 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One block: the planes of its elements, one after the other, each a zstd frame
- * (RFC 8878).
+ * One block: the planes of its elements, one after the other, each a zstd frame (RFC 8878).
  *
- * In a trained float the exponent compresses well, the sign and the mantissa hardly
- * at all.  So the same byte of all elements is coded together, and the sign, which
- * would spoil the byte with the exponent, is moved to another.
+ * In a trained float the exponent compresses well, the sign and the mantissa hardly at all.  So the
+ * same byte of all elements is coded together, and the sign is moved out of the exponent's byte.
  *
- * Planes of floats have hardly any matches: what shrinks is the exponent, by its
- * Huffman code alone, and random planes, as mantissas are, stay as they are.  The
- * parameters make the search for matches as short as the library allows, which is
- * twice as fast as level 1 and 1 % smaller.  The decoder takes any frames.
+ * Planes of floats have hardly any matches: only the exponents shrink, by their Huffman code;
+ * mantissas are random and stay as they are.  The parameters make the search for matches as short
+ * as the library allows, which is twice as fast as level 1 and 1 % smaller.  The decoder takes any
+ * frames.
  */
 #include "ckpt/pack/block.h"
 
@@ -31,15 +29,15 @@
 #error "elements of checkpoints are little-endian, and are taken as they are"
 #endif
 
-/* Compilers make vectors of the loops over planes; gcc does so for loops of any length
- * at -O3 only. */
+/* Compilers vectorise the loops over planes; gcc does that for loops of unknown length only at
+ * -O3. */
 #ifndef __clang__
 #pragma GCC optimize("O3")
 #endif
 
-/* A thread encodes or decodes with one of these; as many are made as threads work at the
- * same time.  To make one takes longer than to decode a block, since libzstd asks for the
- * processor's features, which virtual machines trap. */
+/* Contexts of libzstd, one for each thread that works at the same time.  Creating one takes
+ * longer than decoding a block, since libzstd queries the processor's features, which virtual
+ * machines trap. */
 struct coder {
 	ZSTD_CCtx *floats, *bytes;
 	ZSTD_DCtx *decoder;
@@ -143,9 +141,9 @@ static bool set(ZSTD_CCtx *z, ZSTD_cParameter name, int value)
 
 static bool set_parameters(ZSTD_CCtx *floats, ZSTD_CCtx *bytes)
 {
-	/* Wide steps turn the literals' compression off by default.  A library may
-	 * refuse to turn it on, as that is not in the stable interface: then the
-	 * search takes longer. */
+	/* Long steps turn off the compression of literals by default.  A library may refuse to
+	 * turn it on, as that option is not in the stable interface: then the search takes
+	 * longer. */
 	if (set(floats, ZSTD_c_literalCompressionMode, 1 /* on */))
 		set(floats, ZSTD_c_targetLength, 1024);
 	return set(floats, ZSTD_c_strategy, ZSTD_fast) &&

@@ -9,7 +9,7 @@
 /* Bytes of a decoded block; the last one of an extent may have fewer. */
 #define BLOCK_SIZE ((size_t)64 << 10)
 
-/* What the bytes of a block are.  The numbers are those of the format. */
+/* The type of a block's elements.  The numbers are those of the format. */
 enum block_type {
 	BLOCK_BYTES = 0, /* anything: one plane */
 	BLOCK_F16 = 1,
@@ -32,10 +32,9 @@ size_t block_encode(enum block_type type, const void *bytes, size_t len,
 		    void *out);
 
 /*
- * Decode `stored` bytes to exactly `len` (as block_encode) and compare their
- * XXH3-64 with `hash`.  -EBADMSG if they are not what was encoded; then the content
- * of `out` is undefined.  -ENOMEM.  Writes nothing beyond `out + len`, whatever the
- * bytes are.  Thread-safe.
+ * Decode `stored` bytes to exactly `len` (as block_encode) and compare their XXH3-64 with `hash`.
+ * -EBADMSG if they differ; then the content of `out` is undefined.  -ENOMEM.  Writes nothing beyond
+ * `out + len`, whatever the bytes are.  Thread-safe.
  */
 int block_decode(enum block_type type, const void *bytes, size_t stored,
 		 uint64_t hash, void *out, size_t len);

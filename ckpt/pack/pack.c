@@ -2,18 +2,16 @@
 /*
  * Open packs and the bytes of packed files.
  *
- * All of a context who open a path share one pack, since plan, readers and checks each
- * come by the path, and the index of a large checkpoint takes a while to check.  The
- * last few packs of servers stay open without a user: the next one would fetch the
- * index, tables and some blocks again.
+ * All users of a context that open a path share one pack, since plan, readers and checks each open
+ * it, and the index of a large checkpoint takes a while to check.  The last few packs of servers
+ * stay open without a user: the next one would fetch the index, tables and some blocks again.
  *
- * A block that is wanted whole is decoded to where it is wanted.  Of a block of
- * which a part is wanted the rest soon will be, since readers go on where they
- * stopped: it goes through the cache.
+ * A block that is read as a whole is decoded into the reader's buffer.  A block that is read in
+ * part is decoded into the cache, because readers usually continue with the rest.
  *
- * Each read of a server's file is a request.  There all blocks of a read go through the
- * cache, so that the stored bytes of up to a megabyte are fetched by one request, and
- * a block that two readers share is fetched by one of them.
+ * Each read of a server's file is a request.  So all blocks of a server's pack go through the
+ * cache, so that the stored bytes of up to a megabyte are fetched by one request, and a block that
+ * two readers share is fetched by one of them.
  */
 #include "ckpt/pack/pack.h"
 
@@ -33,19 +31,18 @@
 /* Packs of servers that stay open without a user. */
 #define KEPT_MAX 4
 
-/* A stored extent's table (pack_table_read).  NULL until a reader has needed it, and
- * immutable then. */
+/* A stored extent's table (pack_table_read).  NULL until a reader needs it, then immutable. */
 typedef struct pack_block *_Atomic pack_table;
 
 struct pack {
 	struct source src;
-	char *path; /* of pack_share; else NULL */
+	char *path; /* set by pack_share; else NULL */
 	struct pack_index x;
-	pack_table *tables;   /* of each extent; those of stored ones used */
+	pack_table *tables;   /* of each extent; only those of stored ones are used */
 	struct cache *cache;  /* decoded bytes of stored extents */
 	pthread_mutex_t lock; /* held while a table is read */
 	struct uckpt *u;
-	/* Of pack_share, protected by the context's lock: */
+	/* Set by pack_share, protected by the context's lock: */
 	unsigned users;
 	struct pack *next;
 };
@@ -56,8 +53,8 @@ static bool is_requested(const struct pack *p)
 	return p->src.fd < 0 && !p->src.p;
 }
 
-/* Bytes of blocks that are read at once: what is worth a request to a server, or what the
- * processor's cache holds. */
+/* Bytes of blocks to read at once: for a server a sensible request, else what fits the
+ * processor's cache. */
 static size_t chunk_of(const struct pack *p)
 {
 	return (is_requested(p) ? 32 : 8) * BLOCK_SIZE;
@@ -101,8 +98,8 @@ static int decode_block(const struct pack *p, uint32_t extent, uint64_t block,
 	return rc;
 }
 
-/* Decode bytes [off, off + len) of a stored extent, of some blocks, whose stored bytes
- * are read together. */
+/* Decode bytes [off, off + len) of a stored extent from a few blocks, whose stored bytes are
+ * read together. */
 static int read_chunk(struct pack *p, uint32_t extent, uint8_t *to, size_t len,
 		      uint64_t off, struct errmsg *err)
 {
@@ -119,7 +116,7 @@ static int read_chunk(struct pack *p, uint32_t extent, uint8_t *to, size_t len,
 	stored = scratch_take(size + BLOCK_SIZE);
 	if (!stored)
 		return errmsg_nomem(err, p->src.name);
-	whole = stored + size; /* a block of which a part is wanted */
+	whole = stored + size; /* a block that is read in part */
 	rc = source_read_exact(&p->src, stored, size, v[first].at, err);
 	for (uint64_t i = first; !rc && i < end; i++) {
 		const size_t all = pack_block_len(p->x.extents[extent].len, i);
@@ -156,7 +153,7 @@ static int fill(void *ctx, uint32_t extent, void *buf, size_t len, uint64_t off,
 	return rc;
 }
 
-/* Have the blocks that hold bytes [from, to) of an extent decoded into the cache. */
+/* Decode the blocks that hold bytes [from, to) of an extent into the cache. */
 static void keep_blocks(struct pack *p, uint32_t extent, uint64_t from,
 			uint64_t to)
 {
@@ -284,7 +281,7 @@ int pack_open_source(struct uckpt *u, const struct source *src,
 	if (!rc)
 		rc = make_tables(p, err);
 	if (rc) {
-		p->src = (struct source){ .fd = -1 }; /* stays the caller's */
+		p->src = (struct source){ .fd = -1 }; /* the caller keeps it */
 		pack_free(p);
 		return rc;
 	}
@@ -306,7 +303,7 @@ struct pack *pack_find(struct uckpt *u, const char *path, const struct fileid *i
 	return p;
 }
 
-/* Another thread may have opened the same meanwhile; then there are two. */
+/* Another thread may have opened the same file meanwhile; then there are two packs. */
 void pack_share(struct pack *p, char *path)
 {
 	struct uckpt *u = p->u;
@@ -319,8 +316,8 @@ void pack_share(struct pack *p, char *path)
 	pthread_mutex_unlock(&u->lock);
 }
 
-/* Take the oldest pack without a user out of the list, but for those that are kept; NULL if
- * there is none.  Called with the context's lock held. */
+/* Take the oldest pack without a user out of the list, except the `keep` newest; NULL if there
+ * is none.  The caller holds the context's lock. */
 static struct pack *take_surplus(struct uckpt *u, unsigned keep)
 {
 	for (struct pack **at = &u->packs; *at; at = &(*at)->next) {

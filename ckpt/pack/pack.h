@@ -14,9 +14,8 @@ struct progress;
 struct uckpt;
 
 /*
- * A pack, opened for reading: the files of a directory in one file, as
- * ucpack(5) describes it.  Immutable and thread-safe; the index has been read
- * and checked, blocks are read when somebody wants their bytes.
+ * A pack, opened for reading: the files of a directory in one file, as ucpack(5) describes it.
+ * Immutable and thread-safe; the index has been read and checked, blocks are read on demand.
  */
 struct pack;
 
@@ -29,8 +28,8 @@ int pack_open_source(struct uckpt *u, const struct source *src,
 /* Let pack_find find an open pack, which takes over its path; malloc'ed. */
 void pack_share(struct pack *p, char *path);
 
-/* The pack of this path and identity that is shared, with one more user, who calls
- * pack_close; NULL if there is none. */
+/* Return the shared pack of this path and identity, which the caller must pass to pack_close;
+ * NULL if there is none. */
 struct pack *pack_find(struct uckpt *u, const char *path, const struct fileid *id);
 
 void pack_close(struct pack *p);
@@ -59,10 +58,9 @@ struct pack_work {
 };
 
 /*
- * Decode all of a pack and compare each file with its hash.  With a directory
- * (else -1), which is empty, write the files and directories there, with their
- * modes and times; they are on the medium when this returns.  -EBADMSG for a
- * damaged block or file, which the message names; -EINTR as progress_add; or the
+ * Decode all of a pack and compare each file with its hash.  With a directory (else -1), which is
+ * empty, write the files and directories there, with their modes and times, and sync them.
+ * -EBADMSG for a damaged block or file, which the message names; -EINTR as progress_add; or the
  * system's error.
  */
 int pack_extract(struct pack *p, int dirfd, const struct pack_work *w,

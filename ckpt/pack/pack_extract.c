@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* All files of a pack, to prove it or to have them back. */
+/* Decodes all files of a pack, to verify or to unpack it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -30,7 +30,7 @@ struct extracting {
 	const struct pack_index *index;
 	int dir; /* -1: nothing is written */
 	const struct pack_work *w;
-	uint64_t *first;    /* units before those of each entry, and of all */
+	uint64_t *first;    /* number of units before each entry, and of all units */
 	struct turns turns;
 	XXH3_state_t *hash; /* of the file whose turn it is */
 };
@@ -46,7 +46,7 @@ static bool count_units(struct extracting *x)
 	return x->first;
 }
 
-/* The number of units is what an index claims: they are found, not listed. */
+/* An index may claim any number of units, so they are computed, not listed. */
 static struct unit unit_of(const struct extracting *x, size_t i)
 {
 	const struct pack_index *index = x->index;
@@ -122,7 +122,7 @@ static int unit_extract(void *extracting, size_t i, struct errmsg *err)
 	return rc;
 }
 
-/* Make all files, empty, and directories, which come before what is in them. */
+/* Make all files, empty, and directories; a directory precedes its entries. */
 static int make_entries(const struct extracting *x, struct errmsg *err)
 {
 	for (uint32_t i = 1; i < x->index->nentries; i++) {
@@ -142,7 +142,7 @@ static int make_entries(const struct extracting *x, struct errmsg *err)
 	return 0;
 }
 
-/* Give an entry its mode and time, which writing would change, and sync it. */
+/* Give an entry its mode and time, which writing would have changed, and sync it. */
 static int finish_entry(const struct extracting *x, const struct pack_entry *e,
 			struct errmsg *err)
 {

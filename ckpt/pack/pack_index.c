@@ -2,13 +2,12 @@
 /*
  * The index of a pack, as ucpack(5) lays it out.
  *
- * Offsets that follow from the records before are checked against their sum, which
- * leaves no room for gaps and overlaps.  References lead to stored extents, so that
- * none can be circular.
+ * Offsets that follow from the preceding records are checked against their sum, which rules out
+ * gaps and overlaps.  References lead to stored extents, so none can be circular.
  *
- * An index may claim any size.  Each record is checked when it has been read, before
- * there is memory for the next, and none that is valid is all zeros: so what an index
- * takes is a small multiple of what really is in the file, holes not counted.
+ * An index may claim any size.  Each record is checked when it has been read, before there is
+ * memory for the next, and none that is valid is all zeros: so what an index takes is a small
+ * multiple of what really is in the file, holes not counted.
  */
 #include "ckpt/pack/pack_index.h"
 
@@ -27,7 +26,7 @@
 #define MODE_BITS (S_IFMT | 07777)
 #define NS_PER_S 1000000000u
 
-/* Most indices of servers' packs are one request of so many bytes. */
+/* Bytes read at once: most indices of servers' packs need one request. */
 #define STEP ((size_t)4 << 20)
 
 _Static_assert(sizeof(struct pack_header) == 56 &&
@@ -38,7 +37,7 @@ _Static_assert(sizeof(struct pack_header) == 56 &&
 /* Reads an index or a table front to back, a step at a time, and hashes it. */
 struct stream {
 	const struct source *src;
-	uint64_t at, end; /* what has not been read of the source */
+	uint64_t at, end; /* the part of the source that has not been read */
 	uint8_t *buf;
 	size_t first, have; /* bytes of `buf` that have not been taken */
 	XXH3_state_t *hash;
@@ -142,7 +141,7 @@ static int read_header(const struct source *src, struct pack_header *h,
 	return 0;
 }
 
-/* What an index begins with. */
+/* The beginning of an index. */
 struct index_head {
 	uint64_t nentries, nextents, names_size;
 };
@@ -200,7 +199,7 @@ bool pack_index_name(const char *path, char *name)
 	return true;
 }
 
-/* Does the directory that it is in stand before it? */
+/* Is there an entry for its directory before it? */
 static bool has_parent(const struct pack_index *x, uint32_t i)
 {
 	const char *name = x->entries[i].name;
@@ -217,8 +216,8 @@ static bool has_parent(const struct pack_index *x, uint32_t i)
 	return at >= 0 && S_ISDIR(x->entries[at].mode);
 }
 
-/* `at` is where the name begins among the names, `first` the number of the entry's
- * first extent. */
+/* `at` is the offset of the name among the names, `first` the number of the entry's first
+ * extent. */
 static int parse_entry(struct parser *p, uint32_t i, uint64_t at, uint64_t first)
 {
 	struct pack_entry e = { .name = NULL };
@@ -240,8 +239,7 @@ static int parse_entry(struct parser *p, uint32_t i, uint64_t at, uint64_t first
 	if (e.size > PACK_BYTES_MAX - p->files_size)
 		return fail_at(p, "entry", i,
 			       "files of more bytes than a pack can hold");
-	/* Whoever unpacks owns the files: other users' set-id bits must not
-	 * come back as this user's. */
+	/* The user who unpacks owns the files, so the set-id bits of other users are dropped. */
 	e.mode &= S_IFMT | 0777;
 	p->files_size += e.size;
 	if (!array_reserve(&p->x->entries, &p->entries_cap, i + 1, sizeof(e)))
@@ -293,7 +291,7 @@ static int parse_extent(struct parser *p, uint32_t i)
 	return 0;
 }
 
-/* The extents of a file make it up from its beginning to its end. */
+/* The extents of a file cover it from beginning to end. */
 static int parse_file(struct parser *p, const struct pack_entry *e)
 {
 	const uint32_t first = (uint32_t)e->first, end = first + e->n;
@@ -310,7 +308,7 @@ static int parse_file(struct parser *p, const struct pack_entry *e)
 			return fail_at(p, "extent", i, "out of order");
 		if (i > first)
 			x[-1].len = x->start - from;
-		x->len = e->size - x->start; /* of the last one */
+		x->len = e->size - x->start; /* of the last extent */
 		from = x->start;
 	}
 	return 0;

@@ -19,17 +19,17 @@ struct source;
 #define PACK_HEADER_SIZE sizeof(struct pack_header)
 #define PACK_TABLE_RECORD 12u /* bytes for a block in its extent's table */
 
-/* Limits on what an index may ask for.  An extent is a storage, or a run of it;
- * a ZeRO-3 model-states file has no more than a million. */
+/* Limits for an index.  An extent is a storage, or a run of it; a ZeRO-3 model-states file has
+ * no more than a million. */
 #define PACK_ENTRIES_MAX (UINT64_C(1) << 20)
 #define PACK_EXTENTS_MAX (UINT64_C(1) << 22)
 #define PACK_NAME_MAX 4096u
-#define PACK_NAMES_MAX (UINT64_C(1) << 26) /* bytes of all */
+#define PACK_NAMES_MAX (UINT64_C(1) << 26) /* bytes of all names */
 
-/* Bytes of all files. */
+/* Limit of the bytes of all files together. */
 #define PACK_BYTES_MAX (UINT64_C(1) << 50)
 
-/* How many times what is stored its copies may be, rounded ones included: weights
+/* Limit of the bytes of copies and rounded copies, as a multiple of the stored bytes: weights
  * follow from masters once for each file that holds them. */
 #define PACK_REFERENCES_MAX 16u
 
@@ -41,7 +41,7 @@ enum pack_kind {
 			   * bits */
 };
 
-/* `file` is the record in the file, whose numbers are those of this machine
+/* A record of the same layout in the file, where numbers have this machine's byte order
  * (block.c). */
 struct pack_extent {
 	uint64_t len; /* at least 1 */
@@ -83,7 +83,7 @@ struct pack_entry {
 			uint32_t mtime_ns;
 			uint32_t n; /* extents */
 			uint64_t size;
-			uint64_t first;   /* of its extents */
+			uint64_t first;   /* number of its first extent */
 			uint64_t hash[2]; /* XXH3-128 of the content: low, high;
 					   * 0 of directories */
 		};
@@ -92,7 +92,7 @@ struct pack_entry {
 
 /* A block of a stored extent, which ends where the next one begins. */
 struct pack_block {
-	uint64_t at; /* in the pack */
+	uint64_t at; /* offset in the pack */
 	uint64_t hash;
 };
 
@@ -112,7 +112,7 @@ struct pack_header {
 	uint64_t file_size;
 	uint64_t index_at, index_size;
 	uint64_t index_hash;
-	uint64_t hash; /* of the bytes before */
+	uint64_t hash; /* hash of the preceding bytes */
 };
 
 /* Set the other fields of a header: magic, version, size of blocks, and hash. */
@@ -133,9 +133,9 @@ void pack_index_done(struct pack_index *x);
 void pack_index_put(const struct pack_index *x, struct bytebuf *out);
 
 /*
- * Read the table of a stored extent, with one record more than there are blocks.
- * -EBADMSG if it is damaged; -ENOMEM, or as source_read.  Memory is taken for records
- * that are there, whatever the index claims.
+ * Read the table of a stored extent, with one record more than there are blocks. -EBADMSG if it is
+ * damaged; -ENOMEM, or as source_read.  Memory is allocated only for records that exist, whatever
+ * the index claims.
  */
 int pack_table_read(const struct source *src, const struct pack_index *x,
 		    uint32_t extent, struct pack_block **out, struct errmsg *err);
@@ -147,7 +147,7 @@ bool pack_index_name(const char *path, char *name);
 /* The number of the entry of that name; -1: none. */
 int64_t pack_index_find(const struct pack_index *x, const char *name);
 
-/* The number of the extent that holds byte `off` of a file, below its size. */
+/* The number of the extent that holds byte `off` of a file; `off` is below its size. */
 uint32_t pack_index_extent(const struct pack_index *x,
 			   const struct pack_entry *e, uint64_t off);
 

@@ -2,8 +2,8 @@
 /*
  * Writing a pack.
  *
- * Files are cut into units.  Threads read, compare and encode them, and write each where
- * the one before it ends, so that the same files make the same pack.
+ * Files are cut into units.  Threads read, compare and encode them, and write each at the end of
+ * the previous one, so that the same files make the same pack.
  */
 #include "ckpt/pack/pack_write.h"
 
@@ -28,14 +28,13 @@
 #define UNIT_BLOCKS 8
 #define UNIT (UNIT_BLOCKS * BLOCK_SIZE)
 
-/* The disk begins to write each time there are so many bytes more for it: all will be
- * synced in the end.  A request for each unit would take a third more of the
- * processor. */
+/* Start write-back after this many more bytes: all must be synced in the end.  Starting it for
+ * each unit would take a third more processor time. */
 #define DISK_STEP (UINT64_C(16) << 20)
 
 struct unit {
 	uint32_t input, region;
-	uint64_t skip; /* bytes of the region before it */
+	uint64_t skip; /* bytes of the region before this unit */
 };
 
 /* A unit while a thread works on it. */
@@ -46,11 +45,11 @@ struct slot {
 		uint32_t stored; /* bytes in the pack; 0: equals its source */
 		uint64_t hash;
 	} blocks[UNIT_BLOCKS];
-	uint64_t at; /* of `out` in the pack */
+	uint64_t at; /* offset of `out` in the pack */
 	size_t out_len;
 	uint8_t bytes[UNIT];
-	uint8_t source[UNIT];     /* what the region's source says they are */
-	uint8_t floats[2 * UNIT]; /* to be rounded to it */
+	uint8_t source[UNIT];     /* what the unit must be according to the region's source */
+	uint8_t floats[2 * UNIT]; /* source of a rounded unit, before rounding */
 	uint8_t out[UNIT_BLOCKS * BLOCK_STORED_MAX];
 };
 
@@ -66,7 +65,7 @@ struct packing {
 	struct turns turns;
 	uint64_t at; /* end of the blocks in the pack */
 	struct pack_entry *entries;
-	struct pack_extent *extents; /* those that refer: to bytes of an input */
+	struct pack_extent *extents; /* extents that refer to others still have places in inputs */
 	size_t nextents, cap;
 	struct bytebuf tables;
 	XXH3_state_t *hash; /* of the file that is being committed */
@@ -104,7 +103,7 @@ int pack_input_read(const struct pack_input *in, void *buf, size_t len,
 	return rc;
 }
 
-/* Read what `len` bytes of a region are according to its source. */
+/* Compute `len` bytes of a region from its source. */
 static int read_source(struct slot *s, size_t len, struct errmsg *err)
 {
 	const struct pack_region *r = region_of(s->p, s->u);
@@ -147,9 +146,9 @@ static int unit_encode(struct slot *s, struct errmsg *err)
 	return rc;
 }
 
-/* The extent that bytes of a unit belong to, which are at `start` of the file: the last
- * one, or a new one.  An extent is of one region, so that what refers to a region
- * refers to one extent. */
+/* The extent that bytes of a unit belong to, which are at `start` of the file: the last one, or
+ * a new one.  An extent is of one region, so a reference to a region is a reference to one
+ * extent. */
 static struct pack_extent *extent_at(struct packing *p, const struct unit *u,
 				     bool stored, uint64_t start)
 {
@@ -280,7 +279,7 @@ static void place_extents(struct packing *p)
 	}
 }
 
-/* Write what follows the blocks, and then the header. */
+/* Write the tables and the index, and then the header. */
 static int write_index(struct packing *p, struct errmsg *err)
 {
 	const struct pack_index x = {
@@ -328,7 +327,7 @@ static bool add_units(struct packing *p, uint32_t input)
 
 static bool make_entries(struct packing *p)
 {
-	/* What files without content have. */
+	/* The hash of empty files. */
 	const XXH128_hash_t none = XXH3_128bits("", 0);
 
 	p->hash = XXH3_createState();

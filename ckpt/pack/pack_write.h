@@ -17,11 +17,11 @@ struct errmsg;
 struct pack_region {
 	uint64_t start, len;
 	enum pack_kind kind;
-	enum block_type type; /* as struct pack_extent's; a PACK_COPY's is that of
-			       * its bytes, for those that are stored after all */
+	enum block_type type; /* as struct pack_extent's; for a PACK_COPY, the type of its bytes,
+	                       * in case they are stored */
 	size_t source;        /* number of the file that has the original */
-	uint64_t from;        /* first byte there, in one PACK_STORED region,
-			       * that of a PACK_ROUNDED of BLOCK_F32 */
+	uint64_t from;        /* first byte in that file, within one PACK_STORED region, which
+	                       * for a PACK_ROUNDED has BLOCK_F32 */
 };
 
 /* A file or a directory to pack.  Regions are in order, without gaps. */
@@ -41,9 +41,9 @@ int pack_input_read(const struct pack_input *in, void *buf, size_t len,
 		    uint64_t off, struct errmsg *err);
 
 /*
- * Write a pack of the inputs, sorted by name, to `fd`, which is empty.  The same files
- * give the same bytes, on however many threads.  -EINTR as progress_add; -EIO if a
- * file changed since it was looked at; otherwise the system's error, -ENOMEM or -E2BIG.
+ * Write a pack of the inputs, sorted by name, to `fd`, which is empty.  The same files give the
+ * same bytes, on however many threads.  -EINTR as progress_add; -EIO if a file changed since its
+ * regions were found; otherwise the system's error, -ENOMEM or -E2BIG.
  */
 int pack_write(int fd, const struct pack_input *v, size_t n,
 	       const struct pack_work *w, struct errmsg *err);

@@ -8,8 +8,8 @@
 #include "ckpt/base/attrs.h"
 #include "ckpt/base/errmsg.h"
 
-/* The mode of an entry, for the pack's owner and group: what it recorded, but for
- * users that may not read the pack or search the directories in it. */
+/* The mode of an entry, for the pack's owner and group: the recorded mode, minus access for
+ * users that may not read the pack or search its directories. */
 static mode_t entry_mode(const struct pack *p, uint32_t entry, mode_t pack_mode)
 {
 	const struct pack_index *x = pack_index_of(p);
@@ -87,7 +87,7 @@ int packed_open(const struct packed *f, const char *path, struct source *out,
 	return 0;
 }
 
-/* Entries below a directory follow it, those of deeper directories among them. */
+/* The entries below a directory follow it, including those of its subdirectories. */
 static int add_entries(const struct packed *f, struct dirlist *out)
 {
 	const struct pack_index *x = pack_index_of(f->p);

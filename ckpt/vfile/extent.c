@@ -15,11 +15,11 @@
 #include "ckpt/format/cast.h"
 #include "ckpt/io/shards.h"
 
-/* Elements converted at a time: enough for few system calls, few enough for the
- * second-level cache. */
+/* Bytes of elements converted at a time: large enough to need few system calls, small enough for
+ * the second-level cache. */
 #define CAST_BYTES (128u << 10)
 
-/* Does a run continue the extent before it, whose length is `len`? */
+/* Does a run continue the previous extent, whose length is `len`? */
 static bool continues(const struct extent *e, uint64_t len, const struct extent *next)
 {
 	if (e->kind != next->kind || e->shard != next->shard ||
@@ -33,7 +33,7 @@ static bool continues(const struct extent *e, uint64_t len, const struct extent 
 	return e->from + len == next->from;
 }
 
-/* Append an extent, whose start is filled in. */
+/* Append an extent; sets its start. */
 static bool extent_append_run(struct extent_map *m, struct extent e, uint64_t len)
 {
 	e.start = extent_size(m);

@@ -11,7 +11,7 @@
 
 struct errmsg;
 
-/* Where a run of a virtual file's bytes comes from. */
+/* The origin of a run of a virtual file's bytes. */
 enum extent_kind {
 	EXTENT_LITERAL, /* rendered by us: headers, pickle, trailer */
 	EXTENT_SHARD,   /* bytes of a shard */
@@ -23,8 +23,8 @@ struct extent {
 	uint64_t start; /* in the virtual file */
 	enum extent_kind kind;
 	enum dtype dtype; /* of the elements in the shard or the gather */
-	enum dtype to;    /* what they are converted to, if it differs */
-	uint32_t shard;   /* which one, or which gather; else 0 */
+	enum dtype to;    /* type to convert to, if it differs */
+	uint32_t shard;   /* number of the shard or the gather; else 0 */
 	uint64_t from;    /* byte offset of the source run, or in the gather */
 };
 
@@ -51,10 +51,10 @@ bool extent_add_cast(struct extent_map *m, uint64_t n, uint32_t shard, uint64_t 
 /* Append another map. */
 bool extent_add_map(struct extent_map *m, const struct extent_map *from);
 
-/* Append bytes [off, off + len) of another map, which must have them and consist of
- * shards, gathers and zeros (asserted); its elements are converted if `to` differs from `dtype`,
- * which they are of, or which those of a cast are converted to: float32 (asserted), by way
- * of which all casts are. */
+/* Append bytes [off, off + len) of another map, which must have them and consist of shards,
+ * gathers and zeros (asserted); its elements, of type `dtype`, are converted if `to` differs.
+ * Casts in the other map must be to float32 (asserted), because every cast goes by way of
+ * float32. */
 bool extent_add_range(struct extent_map *m, const struct extent_map *from, uint64_t off,
 		      uint64_t len, enum dtype dtype, enum dtype to);
 
@@ -64,7 +64,7 @@ static inline bool extent_is_cast(const struct extent *e)
 	return e->dtype != e->to;
 }
 
-/* Where in the source of a cast the element is that byte `skip` of the extent is of. */
+/* The offset, in the source of a cast, of the element that contains byte `skip` of the extent. */
 static inline uint64_t extent_cast_from(const struct extent *e, uint64_t skip)
 {
 	return e->from + skip / dtype_size(e->to) * dtype_size(e->dtype);
@@ -75,7 +75,7 @@ typedef int (*extent_read_fn)(void *ctx, const struct extent *e, void *buf, size
 			      uint64_t off, struct errmsg *err);
 
 /* Read bytes [skip, skip + len) of a cast extent.  Whole elements are converted in place; of
- * partial ones at the ends the wanted bytes are copied. */
+ * partial elements at the ends the requested bytes are copied. */
 int extent_read_cast(const struct extent *e, uint64_t skip, void *buf, size_t len,
 		     extent_read_fn read, void *ctx, struct errmsg *err);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Lays out the files of trees.  torch numbers storages as it meets them in the object,
- * so what is pickled says which storages a file has, and in which order.
+ * Lays out the files of trees.  torch numbers storages in the order in which it meets them in the
+ * object, so the object decides which storages a file has, and their order.
  */
 #include "ckpt/vfile/file_layout.h"
 
@@ -84,8 +84,8 @@ static int map_old(struct file_layout *d, const struct value *pid, uint64_t *len
 	return rc;
 }
 
-/* Map storage `at` of the object: a new one, or one of the old file.  That may have the
- * key of a new one, and then the pickle takes them for one. */
+/* Map a storage of the object: a new one, or one of the old file, which may have the same key as
+ * a new one. */
 static int map_storage(struct file_layout *d, const struct value *pid, uint64_t *len, size_t at)
 {
 	const char *key = pid->pid->seq.v[2]->str.p;
@@ -132,7 +132,7 @@ static int save(struct file_layout *d, const struct value *root, const char *ste
 	return rc;
 }
 
-/* A file that is not torch's. */
+/* Append the storages to a file that is not torch's. */
 static int append(struct file_layout *d, const char *stem)
 {
 	d->storages = calloc(d->nfresh + 1, sizeof(*d->storages));
@@ -151,7 +151,7 @@ static int append(struct file_layout *d, const char *stem)
 
 int layout_finish(struct file_layout *d, const struct value *root, const char *stem)
 {
-	/* A value that could not be made may not be part of the object. */
+	/* A missing value may not show in the object, so check for failures. */
 	if (!d->rc && (d->a.failed || (!root && !d->head.len)))
 		d->rc = errmsg_nomem(d->err, d->old.root ? d->old.src.name : stem);
 	return d->rc ?: root ? save(d, root, stem) : append(d, stem);

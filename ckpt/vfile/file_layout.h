@@ -17,7 +17,7 @@ struct errmsg;
 struct tag_file;
 struct value;
 
-/* A storage that no file has. */
+/* A storage of a file that torch.save does not write. */
 struct layout_storage {
 	size_t number; /* among the new ones */
 	char key[24];
@@ -27,26 +27,25 @@ struct layout_storage {
 };
 
 /*
- * A virtual file while it is laid out: the object to save, made of new values and of
- * those of an old file, and the extents of its storages.  Valid when zero-initialised,
- * but for `err`.
+ * A virtual file while it is laid out: the object to save, made of new values and of those of an
+ * old file, and the extents of its storages.  Valid when zero-initialised, but for `err`.
  *
- * What fails is noted in the layout and reported by layout_finish, so that objects can be
- * made without a look at each step: functions that make a value return NULL then, and
- * take NULL.  Loops and whatever would set another message end at layout_failed.
+ * A failure is noted in the layout and reported by layout_finish, so callers need not check each
+ * step: functions that make values then return NULL, and accept NULL.  Loops, and code that would
+ * set another message, must stop at layout_failed.
  */
 struct file_layout {
-	bool extents;   /* are they wanted, or only the size of the file? */
+	bool extents;   /* extents are wanted, not only the size of the file */
 	struct arena a; /* of new values */
 	struct errmsg *err;
 	int rc; /* of the failure that has set `err` */
-	/* The file of which the object has values, or none (`root` is NULL), and its
+	/* The file that has values of the object (`root` is NULL if there is none), and its
 	 * number in extents. */
 	struct ptfile old;
 	uint32_t old_shard;
 	struct layout_storage **fresh; /* in the arena */
 	size_t nfresh, cap;
-	struct extent_map lost; /* takes extents if memory ran out */
+	struct extent_map lost; /* receives extents after memory ran out */
 	/* Layout of the file: torch.save's, or `head` with each storage inserted where `head`
 	 * ended when the storage was added. */
 	struct ptwrite w;
@@ -62,7 +61,7 @@ struct file_layout {
 /* Open the old file, shard `number`. */
 bool layout_use_file(struct file_layout *d, const struct tag_file *f, size_t number);
 
-/* Note a failure that has set the message.  Returns whether there was none. */
+/* Note a failure that has set the message.  Returns true if `rc` is 0. */
 bool layout_note(struct file_layout *d, int rc);
 
 /* Note whether an allocation succeeded. */

@@ -2,12 +2,10 @@
 /*
  * Strided gathers.
  *
- * The runs that a read wants of a source mostly lie close together: rows of a
- * row-parallel weight even follow each other.  So runs are listed, sorted by
- * source and place, and what is close is read at once into a bounce buffer
- * and copied from there: short rows take few reads, and a small read takes no
- * more than it needs.  Runs that are long by themselves are read right where
- * they belong.
+ * The runs that a read needs from a source mostly lie close together: rows of a row-parallel weight
+ * are even adjacent.  So runs are listed and sorted by source and offset.  Runs that lie close are
+ * read at once into a bounce buffer and copied from there; long runs are read directly into the
+ * reader's buffer.
  */
 #include "ckpt/vfile/gather.h"
 
@@ -21,10 +19,10 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/format/cast.h"
 
-/* From this length on, a run is worth a read of its own. */
+/* A run of at least this length is read by itself. */
 #define RUN_DIRECT_MIN (32u << 10)
 
-/* Runs of a source that lie no farther apart may be read at once. */
+/* Runs of a source with gaps up to this may be read at once. */
 #define GAP_MAX (4u << 10)
 
 /* The longest read of several runs. */
@@ -33,7 +31,7 @@
 /* Runs listed at a time. */
 #define RUNS_MAX 4096
 
-/* Bytes of a mean, and of a slice, that are in memory at once. */
+/* Bytes of a mean, and of each slice, in memory at once. */
 #define MEAN_CHUNK (64u << 10)
 
 void geometry_done(struct geometry *g)
@@ -219,7 +217,7 @@ struct weaving {
 	const struct gather *x;
 	gather_read_fn read;
 	void *ctx;
-	uint8_t *buf; /* of the wanted range; NULL: nothing is copied */
+	uint8_t *buf; /* of the requested range; NULL: nothing is copied */
 	struct errmsg *err;
 
 	uint8_t *bounce;
@@ -261,7 +259,7 @@ static void sort_runs(struct weaving *w)
 			}
 }
 
-/* How many of the runs at `v` can be read at once; `*end` is where they do. */
+/* The number of runs at `v` that can be read at once; `*end` becomes their end. */
 static size_t find_close(const struct gather_run *v, size_t n, uint64_t *end)
 {
 	size_t k = 1;
@@ -311,7 +309,7 @@ static int gather_add_run(void *ctx, const struct gather_run *run)
 	return w->n == w->cap ? read_runs(w) : 0;
 }
 
-/* The sources' bytes, as they are. */
+/* Copy the sources' bytes unchanged. */
 static int weave(struct weaving *w, size_t len, uint64_t off)
 {
 	const uint64_t runs = len / (gather_run_len(w->x) + 1) + 3;
@@ -386,7 +384,7 @@ static int compute(struct weaving *w, size_t len, uint64_t off)
 	return rc ? rc : gather_walk(w->x, divide_run, w, len, off);
 }
 
-/* A part of one element. */
+/* Compute a part of one element. */
 static int compute_part(struct weaving *w, size_t len, uint64_t off)
 {
 	const size_t item = dtype_size(w->x->dtype);

@@ -30,9 +30,9 @@ struct geometry {
 	unsigned ndim;
 	uint64_t shape[TENSOR_DIMS_MAX]; /* of the output, padding included */
 	uint64_t numel;
-	bool mean; /* the elementwise mean of all sources instead */
-	/* Factors; the first is 1. Empty if no segment is scaled. A slice holds
-	 * the elements of the whole times its scale. */
+	bool mean; /* the elementwise mean of all sources */
+	/* Factors; the first is 1. Empty if no segment is scaled. A slice holds the elements of
+	 * the whole, multiplied by the scale. */
 	double *scales;
 	size_t nscales;
 	size_t holders; /* most ranks that hold the same piece */
@@ -56,7 +56,7 @@ struct gather {
 	struct geometry g;   /* in elements */
 	enum dtype dtype;
 	double *divisors;           /* owned: of g.scales; NULL if none */
-	struct extent_map *sources; /* owned: of each slice: shards, which may be cast */
+	struct extent_map *sources; /* owned: of each slice: extents of shards, which may be cast */
 	size_t nsources;
 };
 
@@ -102,7 +102,7 @@ struct gather_run {
 	uint32_t scale; /* as in its segment */
 	uint64_t from;  /* in the source */
 	size_t n;
-	size_t at; /* in the wanted range */
+	size_t at; /* offset in the requested range */
 };
 
 /*
@@ -118,13 +118,12 @@ bool gather_is_plain(const struct gather *x);
 /* The mean length of a run in bytes. */
 uint64_t gather_run_len(const struct gather *x);
 
-/* Read bytes [off, off + len) of the output, which must have them, in bounded
- * memory. */
+/* Read bytes [off, off + len) of the output, which must exist, in bounded memory. */
 int gather_read(const struct gather *x, gather_read_fn read, void *ctx, void *buf, size_t len,
 		uint64_t off, struct errmsg *err);
 
-/* Call `read` for what gather_read would read, without memory for it: `buf` must not be
- * used. */
+/* Call `read` for each range that gather_read would read, but without a buffer: `buf` must not
+ * be used. */
 int gather_each_read(const struct gather *x, gather_read_fn read, void *ctx, size_t len,
 		     uint64_t off);
 

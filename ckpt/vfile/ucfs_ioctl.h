@@ -2,9 +2,9 @@
 /*
  * Where the bytes of a file in a ucfs mount lie.
  *
- * A reader that needs more than FUSE's throughput asks an open file for its
- * extents and reads the shards itself.  Open the file with O_RDONLY | O_NONBLOCK,
- * so that the server does not read a small file ahead, then:
+ * A reader that needs more than FUSE's throughput asks an open file for its extents and reads the
+ * shards itself.  Open the file with O_RDONLY | O_NONBLOCK, so that the server does not read a
+ * small file ahead, then:
  *
  *     struct ucfs_extents x = { .version = UCFS_EXTENTS_VERSION };
  *     do {
@@ -13,26 +13,23 @@
  *             x.start = x.next;
  *     } while (x.count);
  *
- * Extents come in order, without gaps.  The source of an extent is a number;
- * UCFS_IOC_SOURCE returns its file:
+ * Extents come in order, without gaps.  The source of an extent is a number; UCFS_IOC_SOURCE
+ * returns its file:
  *
  *     struct ucfs_source s = { .version = UCFS_EXTENTS_VERSION, .source = n };
  *     ioctl(fd, UCFS_IOC_SOURCE, &s);
  *
- * All files of a checkpoint in a mount, which their inode numbers have in common
- * (UCFS_PLAN_SHIFT), have the same numbers for the same sources: ask once.
+ * All files of a checkpoint in a mount, which their inode numbers have in common (UCFS_PLAN_SHIFT),
+ * have the same numbers for the same sources: ask once.
  *
- * Check the identity against fstat() of the file that you open: if it
- * differs, the shard was replaced and must not be read.  Paths are absolute,
- * as the server sees them.
+ * Check the identity against fstat() of the file that you open: if it differs, the shard was
+ * replaced and must not be read.  Paths are absolute, as the server sees them.
  *
- * Who knows the format need not read the beginning of a .pt file either, which
- * takes a round trip, and may read ahead for nothing: UCFS_IOC_LITERAL returns bytes
- * that ucfs made.
+ * A reader that knows the format need not even read the beginning of a .pt file, which takes a
+ * round trip and may trigger useless read-ahead: UCFS_IOC_LITERAL returns bytes that ucfs made.
  *
- * Errors: EINVAL for a version that the server does not know, ENOENT for a
- * source or a literal that does not exist, ENOTTY if the file is not in a ucfs mount or is not
- * a file of a checkpoint.
+ * Errors: EINVAL for a version that the server does not know, ENOENT for a source or a literal that
+ * does not exist, ENOTTY if the file is not in a ucfs mount or is not a file of a checkpoint.
  */
 #ifndef UCFS_IOCTL_H
 #define UCFS_IOCTL_H
@@ -50,12 +47,12 @@
 enum ucfs_extent_kind {
 	UCFS_EXTENT_LITERAL = 0, /* made by ucfs: read it from this file */
 	UCFS_EXTENT_SOURCE = 1,  /* bytes of a source file as they are */
-	UCFS_EXTENT_CAST = 2,    /* converted from a source: read this file */
-	UCFS_EXTENT_GATHER = 3,  /* from many sources: read this file */
+	UCFS_EXTENT_CAST = 2,    /* converted from a source: read it from this file */
+	UCFS_EXTENT_GATHER = 3,  /* from many sources: read it from this file */
 	UCFS_EXTENT_ZERO = 4,    /* zeros: no need to read anything */
-	UCFS_EXTENT_PACKED = 5,  /* compressed in a pack: read this file */
+	UCFS_EXTENT_PACKED = 5,  /* compressed in a pack: read it from this file */
 	UCFS_EXTENT_REMOTE =
-		6, /* of a server, its path is a URL: read this file */
+		6, /* of a server, whose path is a URL: read it from this file */
 };
 
 struct ucfs_extent {

@@ -5,9 +5,8 @@
  *   literal 0 | storage 0 | literal 1 | ... | storage n-1 | literal n
  *   `early'                 `late': hold checksums of storages
  *
- * User code reads shards with pread, so that a shard that shrinks is an error and
- * not a signal.  The kernel takes the same bytes from mapped shards
- * (vfile_map.c).  Checksums are in vfile_crc.c.
+ * User code reads shards with pread, so that a shard that shrinks causes an error, not a signal.
+ * The kernel takes the same bytes from mapped shards (vfile_map.c).  Checksums are in vfile_crc.c.
  */
 #include "ckpt/vfile/vfile.h"
 
@@ -125,8 +124,8 @@ struct vfile *vfile_new_pt(struct shards *c, struct ptwrite *w, const struct ext
 		assert(extent_size(&storages[i]) == w->len[i]);
 		ok = extent_add_map(&f->map, &storages[i]);
 	}
-	/* Readers hold pointers to early literals while late ones are added,
-	 * so the bytes must not move. */
+	/* Readers hold pointers to early literals while late ones are added, so the bytes must
+	 * not move. */
 	bytebuf_reserve(&f->literal, (size_t)at);
 	/* A file without checksums, or without storages, is ready at once. */
 	for (size_t i = 0; ok && i <= w->n; i++) {
@@ -229,7 +228,7 @@ int vfile_check(struct vfile *f, struct errmsg *err)
 
 	if (rc)
 		rc = errmsg_nomem(err, NULL);
-	else if (l.n) /* others may have no shards at all */
+	else if (l.n) /* other files may have no shards */
 		rc = shards_check_paths(f->shards, l.v, l.n, err);
 	free(l.v);
 	return rc;
@@ -294,7 +293,7 @@ int vfile_read_exact(struct vfile *f, void *buf, size_t len, uint64_t off, struc
 	int rc = 0;
 
 	while (!rc && extent_next(&w)) {
-		/* What was just read need not be read again to be summed. */
+		/* Bytes that were just read need not be read again for the checksum. */
 		if (is_late(f, w.e, w.skip, w.len))
 			vfile_crc_add(f, buf, (size_t)(w.off - off), off);
 		rc = read_extent(f, w.e, w.skip, to + (w.off - off), w.len, err);
@@ -307,8 +306,8 @@ int64_t vfile_read(struct vfile *f, void *buf, size_t len, uint64_t off, struct 
 	const size_t n = vfile_clamp(f, len, off);
 	int rc;
 
-	/* Of many ranks a few bytes each: one after the other they take a request's
-	 * time each. */
+	/* A file of many ranks has few bytes of each: read one by one, each would take a
+	 * request's time. */
 	if (vfile_is_far(f))
 		vfile_prefetch(f, off, n, WANT_NOW);
 	rc = vfile_read_exact(f, buf, n, off, err);

@@ -75,8 +75,8 @@ const struct extent_map *vfile_extents(const struct vfile *f);
 /* -EIO if a shard of the file is no longer the one that was planned. */
 int vfile_check(struct vfile *f, struct errmsg *err);
 
-/* Show zero checksums through this handle, which nobody reads yet: for a caller that
- * wants to know what the file has, and no data. */
+/* Show zero checksums through this handle, which nobody reads yet: for a caller that needs the
+ * file's structure, not its data. */
 int vfile_skip_sums(struct vfile *f, struct errmsg *err);
 
 /* Read up to `len` bytes at `off`, fewer only at the end of the file.  They continue the
@@ -97,15 +97,14 @@ uint64_t vfile_readahead_bytes(const struct vfile *f);
 bool vfile_is_far(const struct vfile *f);
 
 /*
- * Have bytes [off, off + len) of the file, as far as there are such, read ahead
- * (cache.h).  Returns how many of them, from the first on, are there
- * or under way; fewer than asked for if memory is used, and those are to be asked for
- * later.
+ * Prefetch bytes [off, off + len) of the file, or those of them that exist (cache.h).  Returns how
+ * many, from the first on, are in memory or under way; fewer when memory is used up: ask for the
+ * rest later.
  */
 uint64_t vfile_prefetch(struct vfile *f, uint64_t off, uint64_t len, enum want when);
 
-/* How far a reader of a file, or several that read one range together, has had it
- * read ahead.  Valid when zero-initialised. */
+/* The progress of prefetching for one reader, or for several that read one range together.
+ * Valid when zero-initialised. */
 struct vfile_ahead {
 	_Atomic uint64_t at;
 };
@@ -120,8 +119,8 @@ void vfile_read_ahead(struct vfile *f, struct vfile_ahead *a, uint64_t off, uint
  * must outlive the source.  -ENOMEM. */
 int vfile_source_open(struct source *s, struct vfile *f, const char *name, struct errmsg *err);
 
-/* Bytes up to `end` will be read from front to back: have them read ahead.  What
- * follows `end` is not.  Call it before such reads; by default nothing is read ahead. */
+/* Prefetch bytes up to `end` for a sequential reader, and none after it.  Call it before such
+ * reads; by default nothing is prefetched. */
 void vfile_source_expect(struct source *s, uint64_t end);
 
 /*
@@ -144,21 +143,21 @@ struct reply_pieces {
 	int nmaps;
 	struct cache_pin pins[VFILE_PINS_MAX]; /* of a far file */
 	int npins;
-	void *bounce; /* scratch memory with a copy, if one was needed */
+	void *bounce; /* scratch memory for a copy, if one was needed */
 };
 
 int vfile_map(struct vfile *f, size_t len, uint64_t off, struct reply_pieces *w,
 	      struct errmsg *err);
 
-/* Were the mapped shards the planned ones until now, and thus what the kernel was handed?
- * -EIO if not. */
+/* Check that the mapped shards are still the planned ones, so that the kernel was given the
+ * right bytes.  -EIO if not. */
 int vfile_check_pieces(struct vfile *f, const struct reply_pieces *w, struct errmsg *err);
 
-/* Give the pieces back.  `sent`: the reader has them, and they continue the checksum; of
- * mapped shards they are read again for that, from the page cache. */
+/* Give the pieces back.  `sent`: the reader has received them, and they continue the checksum,
+ * for which mapped bytes are read again, from the page cache. */
 void vfile_unmap(struct vfile *f, struct reply_pieces *w, bool sent);
 
-/* The number of the shard of which the file is a copy, or -1. */
+/* The number of the shard that the file is a copy of, or -1. */
 int64_t vfile_copied_shard(const struct vfile *f);
 
 #endif

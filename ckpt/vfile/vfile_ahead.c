@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Wants the bytes of shards from which a range of a virtual file will be read; and virtual
- * files that are read as sources. */
+/* Prefetches the bytes of shards that a range of a virtual file needs; and virtual files as
+ * sources. */
 #include "ckpt/vfile/vfile.h"
 
 #include <errno.h>
@@ -13,13 +13,13 @@
 #include "ckpt/vfile/gather.h"
 #include "ckpt/vfile/vfile_impl.h"
 
-/* Bytes of a gather that are wanted together, or not at all. */
+/* Bytes of a gather that are prefetched together, or not at all. */
 #define GATHER_CHUNK (UINT64_C(4) << 20)
 
-/* Smaller windows are of readers that may read something else next. */
+/* Smaller windows belong to readers that may read something else next. */
 #define ROUNDED_MIN (UINT64_C(2) << 20)
 
-/* A window moves on by so much at once, but by no more than half of it: enough for a
+/* A window advances by this much at once, but by no more than half of itself: enough for a
  * request to each of several shards, and little of what the store has to do. */
 #define STEP (UINT64_C(4) << 20)
 
@@ -28,8 +28,7 @@ struct wanting {
 	enum want when;
 };
 
-/* As gather_read_fn, for bytes that will be read.  -ENOMEM if there is no memory for
- * them. */
+/* As gather_read_fn, for bytes that will be read.  -ENOMEM if the cache has no room for them. */
 static int want_map(void *ctx, const struct extent_map *m, void *buf, size_t len, uint64_t off,
 		    struct errmsg *err)
 {
@@ -65,8 +64,8 @@ static uint64_t want_gather(struct wanting *w, const struct gather *x, uint64_t 
 	return done;
 }
 
-/* A window that ends inside a piece would make two requests of it: whoever reads that
- * far reads on. */
+/* A window that ends inside a piece would make two requests of it, so round up: a reader that
+ * gets so far continues. */
 static uint64_t round_up(const struct extent *e, uint64_t from, uint64_t n)
 {
 	const uint64_t end = e->from + from + n, all = e[1].start - e->start;
@@ -77,8 +76,8 @@ static uint64_t round_up(const struct extent *e, uint64_t from, uint64_t n)
 	return from + n + more < all ? n + more : all - from;
 }
 
-/* Want `len` bytes of an extent from byte `skip` on.  Returns how many of them will be
- * read ahead, counted from the first. */
+/* Prefetch `len` bytes of an extent from byte `skip` on.  Returns how many, from the first on,
+ * will be fetched. */
 static uint64_t want_extent(struct wanting *w, const struct extent *e, uint64_t skip, uint64_t len)
 {
 	const uint64_t item = dtype_size(e->dtype), size = dtype_size(e->to);
@@ -127,7 +126,7 @@ uint64_t vfile_readahead_bytes(const struct vfile *f)
 	return f->shards ? cache_readahead_bytes(shards_context(f->shards)) : 0;
 }
 
-/* Enough for all processors to decode a piece while the reader takes another. */
+/* Enough for all processors to decode a piece while the reader takes another one. */
 static uint64_t near_window(void)
 {
 	return 2 * CACHE_PIECE * parallel_width();
@@ -151,13 +150,13 @@ void vfile_read_ahead(struct vfile *f, struct vfile_ahead *a, uint64_t off, uint
 	if (at - off > window - (window < 2 * STEP ? window / 2 : STEP))
 		return;
 	at += vfile_prefetch(f, at, off + window - at, WANT_NEXT);
-	/* If another thread has done the same, either result will do. */
+	/* Another thread may have done the same; either result will do. */
 	atomic_compare_exchange_strong(&a->at, &from, at);
 }
 
 struct opened {
 	struct vfile *f;
-	uint64_t end; /* of what is read in order */
+	uint64_t end; /* end of the sequential reads */
 	struct vfile_ahead ahead;
 };
 

@@ -56,13 +56,13 @@ void vfile_crc_begin(struct vfile *f, size_t storage)
 	f->next = storage < f->nstorages ? f->w.offset[storage] : UINT64_MAX;
 }
 
-/* How many bytes of [off, end) continue the checksum?  This and the functions below that
- * take no lock are called with the file's held. */
+/* How many bytes of [off, end) continue the checksum?  The caller of this function, and of those
+ * below that take no lock, holds the file's. */
 static uint64_t count_next(struct vfile *f, uint64_t off, uint64_t end)
 {
 	uint64_t stop;
 
-	/* Another handle may have computed this one. */
+	/* Another handle may have computed this checksum. */
 	if (f->storage < f->nstorages && crc_known(f, f->storage))
 		vfile_crc_begin(f, f->storage);
 	if (f->storage == f->nstorages || off > f->next || end <= f->next)
@@ -71,7 +71,7 @@ static uint64_t count_next(struct vfile *f, uint64_t off, uint64_t end)
 	return (end < stop ? end : stop) - f->next;
 }
 
-/* With `n` more bytes the checksum is `sum`. */
+/* Advance by `n` bytes, after which the checksum is `sum`. */
 static void advance_to(struct vfile *f, uint64_t n, uint32_t sum)
 {
 	f->next += n;
@@ -82,16 +82,16 @@ static void advance_to(struct vfile *f, uint64_t n, uint32_t sum)
 	vfile_crc_begin(f, f->storage + 1);
 }
 
-/* After this time a note names the file whose checksum a reader waits for. */
+/* After this time a note names the file whose checksum delays a reader. */
 #define TELL_NS UINT64_C(2000000000)
 
 struct summing {
 	struct vfile *f;
 	struct vfile_ahead ahead;
-	bool waits;               /* a reader does */
+	bool waits;               /* a reader waits */
 	uint64_t window;          /* to read ahead */
-	_Atomic uint64_t tell_ns; /* when to tell that a reader waits; 0: not any more */
-	_Atomic uint64_t end;     /* bytes of the file that are summed, about */
+	_Atomic uint64_t tell_ns; /* when to report that a reader waits; 0: already reported */
+	_Atomic uint64_t end;     /* approximate number of bytes summed */
 };
 
 /* Count summed bytes, and note once that the checksums take long. */
@@ -117,7 +117,7 @@ static int read_bytes(void *ctx, void *buf, size_t len, uint64_t off, struct err
 	int rc;
 
 	vfile_read_ahead(s->f, &s->ahead, off, len, s->window);
-	/* The reader that waits reads the bytes next, from the first on. */
+	/* The waiting reader reads these bytes next, from the first on. */
 	if (s->waits && vfile_is_far(s->f))
 		vfile_prefetch(s->f, off, len, WANT_LATER);
 	rc = vfile_read_exact(s->f, buf, len, off, err);
@@ -125,7 +125,7 @@ static int read_bytes(void *ctx, void *buf, size_t len, uint64_t off, struct err
 	return rc;
 }
 
-/* Read the bytes up to `to` that continue the checksums.  `waits`: a reader does. */
+/* Read the bytes up to `to` that continue the checksums.  `waits`: a reader waits for them. */
 static int sum_to(struct vfile *f, uint64_t to, bool waits, struct errmsg *err)
 {
 	const uint64_t most = vfile_readahead_bytes(f);
@@ -144,7 +144,7 @@ static int sum_to(struct vfile *f, uint64_t to, bool waits, struct errmsg *err)
 		sum.crc = f->sum;
 		if (waits && vfile_is_far(f)) {
 			s.ahead.at = sum.off + vfile_prefetch(f, sum.off, sum.len, WANT_NEXT);
-			/* What the threads read together is in memory. */
+			/* Bytes that the threads read together fit in memory. */
 			if (width > 1 + most / CRC32_PIECE)
 				width = (unsigned)(1 + most / CRC32_PIECE);
 		}
@@ -175,7 +175,7 @@ static int render_late(struct vfile *f, struct errmsg *err)
 
 int vfile_render_trailer(struct vfile *f, struct errmsg *err)
 {
-	/* Held by the handle that computes checksums of a file, or of another in its place. */
+	/* Held by the handle that computes a file's checksums; several files may share one. */
 	static pthread_mutex_t computing[256];
 	pthread_mutex_t *of_file = &computing[(uintptr_t)f->crc / sizeof(*f->crc) %
 					      (sizeof(computing) / sizeof(*computing))];
@@ -217,8 +217,8 @@ void vfile_crc_add(struct vfile *f, const void *buf, size_t len, uint64_t off)
 	pthread_mutex_unlock(&f->lock);
 }
 
-/* Sum what has been mapped in sequence.  False if there is nothing, or it cannot be read: a
- * reader gets the error. */
+/* Sum the bytes that were mapped in sequence.  False if there are none, or they cannot be read:
+ * a reader gets the error. */
 static bool sum_mapped(struct vfile *f)
 {
 	const uint64_t to = atomic_load(&f->mapped);

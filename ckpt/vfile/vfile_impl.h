@@ -16,20 +16,20 @@ struct vfile {
 	struct shards *shards;
 	struct extent_map map;
 	struct ptwrite w;       /* of a .pt file */
-	struct gathers gathers; /* to which extents refer */
+	struct gathers gathers; /* referred to by extents */
 	size_t nstorages;
 	vfile_crc *crc; /* NULL: zero checksums, or none at all */
 	char *name;     /* vfile_set_name */
 
 	pthread_mutex_t lock;   /* held while bytes are read and summed; protects: */
-	size_t storage;         /* being summed; nstorages: none */
+	size_t storage;         /* storage being summed; nstorages: none */
 	uint64_t next;          /* offset of the next byte to sum */
 	uint32_t sum;           /* CRC-32 of the storage up to `next` */
 	struct bytebuf literal; /* all literals, end to end */
 
 	size_t header_len;         /* bytes of `literal' that need no checksum */
 	atomic_bool trailer_ready; /* the late literals are rendered */
-	_Atomic uint64_t mapped;   /* every byte below has been mapped, in sequence */
+	_Atomic uint64_t mapped;   /* all bytes below it have been mapped, in sequence */
 };
 
 /* The number of bytes of [off, off + len) that the file has. */
@@ -38,13 +38,13 @@ size_t vfile_clamp(const struct vfile *f, size_t len, uint64_t off);
 /* Read exactly [off, off + len), which lies within the file. */
 int vfile_read_exact(struct vfile *f, void *buf, size_t len, uint64_t off, struct errmsg *err);
 
-/* Begin with the checksum of `storage`, or of the next one that is not known. */
+/* Begin with the checksum of `storage`, or of the next unknown one. */
 void vfile_crc_begin(struct vfile *f, size_t storage);
 
 /* Extend the checksums by bytes [off, off + len), if they continue them. */
 void vfile_crc_add(struct vfile *f, const void *buf, size_t len, uint64_t off);
 
-/* The same with pieces of a reply, or with mapped bytes up to them. */
+/* The same with pieces of a reply, after the mapped bytes before them. */
 void vfile_crc_add_pieces(struct vfile *f, const struct reply_pieces *w);
 
 /* Render the late literals unless they are rendered. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Bytes of virtual files as pieces of mapped shards, for the kernel; of a far
- * file, as pieces of what was read ahead.
+ * Bytes of virtual files as pieces of memory for the kernel: of mapped shards or, for a far file,
+ * of prefetched blocks.
  */
 #include "ckpt/vfile/vfile.h"
 
@@ -20,7 +20,7 @@
 /* The target of zeros: never written, so that it takes one page of memory. */
 static uint8_t zeros[1u << 20];
 
-/* Recent shards of a window that are searched before a shard is mapped again. */
+/* Number of a window's recent shards that are searched before a shard is mapped again. */
 #define MAPS_LOOKED_AT 32
 
 static void unpin_all(struct reply_pieces *w, bool read)
@@ -84,7 +84,7 @@ struct mapping {
 	struct vfile *f;
 	const struct gather *gather;
 	struct reply_pieces *w;
-	bool borrow; /* what was read ahead, instead of mapping shards */
+	bool borrow; /* use prefetched bytes instead of mapping shards */
 	struct errmsg *err;
 };
 
@@ -205,8 +205,7 @@ static void note_mapped(struct vfile *f, size_t len, uint64_t off)
 		;
 }
 
-/* As vfile_map, but -E2BIG where that would copy: there are casts, or too many or too
- * small pieces. */
+/* As vfile_map, but -E2BIG where that would copy: casts, or too many or too small pieces. */
 static int map_reply(struct vfile *f, size_t len, uint64_t off, struct reply_pieces *w,
 		     struct errmsg *err)
 {
@@ -228,7 +227,7 @@ static int map_reply(struct vfile *f, size_t len, uint64_t off, struct reply_pie
 	return rc;
 }
 
-/* -E2BIG unless all that the window has of shards was read ahead. */
+/* -E2BIG unless all bytes of shards in the window were prefetched. */
 static int pin_pieces(struct vfile *f, uint64_t off, struct reply_pieces *w, struct errmsg *err)
 {
 	int rc = -E2BIG;
