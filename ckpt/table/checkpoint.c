@@ -90,7 +90,7 @@ int checkpoint_list(struct uckpt *u, const struct checkpoint_ops *ops, const cha
 		free_checkpoint(c);
 		return errmsg_nomem(err, path);
 	}
-	/* One that could not be listed has no directories. */
+	/* A directory that could not be listed has no entries in `dirs`. */
 	c->names_there = names && names->ndirs ? names : NULL;
 	rc = ops->list(c, err);
 	c->names_there = NULL;
@@ -330,7 +330,7 @@ int checkpoint_extents(struct checkpoint *c, const struct param *p, const struct
 	return rc;
 }
 
-/* Append a row's elements of type `from`, which rows of padding may follow. */
+/* Append a row's elements of type `from`, and then rows of padding if there are any. */
 static int add_cast(struct checkpoint *c, const struct param *p, const struct param_state *state,
 		    enum dtype from, enum dtype to, struct extent_map *out,
 		    struct gathers *gathers, struct errmsg *err)
@@ -363,7 +363,7 @@ int checkpoint_weights(struct checkpoint *c, const struct param *p, enum dtype t
 			 : checkpoint_module(c, x, to, out, gathers, err);
 }
 
-/* The step that the optimizer has counted, if it counts whole ones. */
+/* The step that the optimizer has counted, if that is a whole number. */
 static bool optimizer_step(const struct param_states *states, double *step)
 {
 	for (size_t i = 1; states && i < states->n; i++)
@@ -380,7 +380,7 @@ void checkpoint_warn_of_steps(const struct checkpoint *c, const char *model, con
 	const int64_t saved = c->facts.global_steps, named = tags_step(c->tag);
 	double step;
 
-	/* A renamed tag, or files of another one. */
+	/* The tag was renamed, or has files of another one. */
 	if (saved >= 0 && named >= 0 && saved != named)
 		errmsg_put(to, "%s is of global step %" PRId64 ", not of the"
 			   " step in the tag's name: files of different steps?", model, saved);

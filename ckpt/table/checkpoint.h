@@ -34,7 +34,7 @@ enum state_kind {
 	STATE_FLOAT,
 };
 
-/* A state that parameters have, and where the loader has it. */
+/* A state of parameters, and its place in the loader's files. */
 struct param_state {
 	const char *name;
 	enum state_kind kind;
@@ -70,12 +70,12 @@ bool param_state_equal(const struct param_state *a, const struct param_state *b)
 /* Limit of the optimizer's states that a parameter has; Adam has three. */
 #define PARAM_STATES_MAX 15
 
-/* The states of parameters that have alike ones: first the master weights, "fp32". */
+/* The states of a set of parameters: first the master weights, "fp32". */
 struct param_states {
 	struct param_state *v;
 	size_t n;
-	/* Why those of the optimizer cannot be divided among parameters, and an error that
-	 * says so; NULL: they can.  There is only the first one then. */
+	/* Why the optimizer's states cannot be divided among parameters, and the error code;
+	 * NULL: they can.  If refused, only the master weights are listed. */
 	const char *refused;
 	int refused_rc;
 };
@@ -91,48 +91,51 @@ struct checkpoint {
 	 * loader fills in `st`, the owner and the permission bits. */
 	char *path, *tag;
 	struct stat st;
-	const struct dirlist *names_there; /* in the directory, while `list` runs; or NULL */
-	/* In the numbering of extents: */
+	const struct dirlist *names_there; /* list of the directory, while `list` runs; or NULL */
+	/* Numbered as in extents: */
 	const struct tag_file *files;
 	size_t nfiles;
-	struct shards *shards; /* the same, opened on demand */
+	struct shards *shards; /* the same files, opened on demand */
 	size_t witness;        /* a save replaces this file and the first one with all others */
 	int64_t mtime_s;
 	struct permissions readable_by; /* users that may read all files */
-	struct permissions names;       /* users that may read those with names of parameters */
+	struct permissions names;       /* users that may read the files with names of parameters */
 	bool mixed;                     /* not all files have the same readers */
 	unsigned read_threads;          /* files to read at once; 0: one per processor */
 	const char *left; /* names files of a former save, which are not listed; or NULL */
 	struct run_facts facts;
-	struct errmsg_list notes; /* what all views of a foreign source say of it */
-	/* Files that a re-cut has unchanged: of a pipeline's layers and of experts. */
+	struct errmsg_list notes; /* messages about a foreign source that concern all views */
+	/* Files that a re-cut copies unchanged: of a pipeline's layers and of experts. */
 	const struct tag_file *layers, *experts;
 	size_t nlayers, nexperts;
-	/* What model-parallel rank mp has: tensor-parallel rank mp % tp of stage mp / tp. */
+	/* The parameters of model-parallel rank mp, which is tensor-parallel rank mp % tp of
+	 * stage mp / tp. */
 	const struct rank_table *ranks;
 	unsigned tp, pp, dp;
-	const struct experts *const *moe; /* of each pipeline stage: layers with experts; or NULL */
-	const struct merge_rules *rules; /* that were asked about all rows; or NULL */
+	const struct experts *const *moe; /* of each pipeline stage: its layers with experts; or
+	                                   * NULL */
+	const struct merge_rules *rules; /* rules that all rows were matched with; or NULL */
 	const struct param *scaled;      /* a row with scaled pieces, or NULL */
 	/* The rows, sorted by name: */
 	const struct param *params;
 	size_t nparams;
-	size_t nmore; /* rows after these, of types that are no real numbers: only weights */
-	/* Rows that views of weights have, in the order of the state dict; NULL until
-	 * checkpoint_order.  Of a vocabulary that several ranks share, without its padding. */
+	size_t nmore; /* rows after these, whose types are no real numbers: only for views of
+	               * weights */
+	/* Rows of views of weights, in the order of the state dict; NULL until checkpoint_order.
+	 * A vocabulary that several ranks share is without its padding. */
 	const struct param *const *order;
 	size_t norder;
 	struct errmsg_list left_out; /* tensors that are no rows, and why */
 };
 
-/* What a data-parallel rank has pickled: its part of the module, which without stage 3 rank 0
- * has for all, and its part of the optimizer. */
+/* What a data-parallel rank has pickled: its part of the module, which without stage 3 only rank
+ * 0 has, and its part of the optimizer. */
 enum checkpoint_object { OBJECT_MODEL, OBJECT_OPTIMIZER };
 
 /* Stages 1 and 2 restore the parameters of as many groups as both their engine and the list in
  * optimizer_state.pt have (deepspeed/runtime/base_optimizer.py,
- * load_hp_checkpoint_state_from_checkpoint_dir).  Where the engine's number is unknown, the
- * list has so many, more than programs make. */
+ * load_hp_checkpoint_state_from_checkpoint_dir).  Where the engine's number is unknown, the list
+ * has ENGINE_GROUPS_MAX groups, more than programs make. */
 #define ENGINE_GROUPS_MAX 64
 
 /* Consecutive elements of a state of a slice. */
@@ -141,88 +144,90 @@ struct part_run {
 	unsigned ep; /* the expert-parallel rank */
 	const struct param_state *state;
 	uint64_t first, numel;
-	enum dtype to; /* what they are converted to */
+	enum dtype to; /* type to convert to */
 };
 
 /* A kind of source.  Errors are those of plan_open. */
 struct checkpoint_ops {
 	size_t size; /* of the loader's structure, which begins with a checkpoint */
-	/* Fill in what concerns files, but for `shards`. */
+	/* Fill in the members that concern files, except `shards`. */
 	int (*list)(struct checkpoint *c, struct errmsg *err);
-	/* Read the rows, and open `shards` if that needs them.  `rules` (may be NULL) come before
-	 * those of the checkpoint. */
+	/* Read the rows, and open `shards` if needed.  `rules` (may be NULL) precede those of
+	 * the checkpoint. */
 	int (*load)(struct checkpoint *c, const struct user_rules *rules, struct errmsg *err);
 	/* Read which states all rows have.  -EBADMSG if files are not of one step.  `states`:
 	 * also check that those of the optimizer can be divided among parameters; -ENOTSUP,
 	 * or -EBADMSG for damage, with the first reason.  Master weights can be read then. */
 	int (*check)(struct checkpoint *c, bool states, struct errmsg *err);
-	/* Find the states of a row; none (NULL) if the optimizer does not own it.  Those of the
-	 * other groups of its first slice's rank are in c->ranks then. */
+	/* Find the states of a row; NULL if the optimizer does not own it.  c->ranks then has
+	 * the states of all groups of its first slice's rank. */
 	int (*states)(struct checkpoint *c, const struct param *p, const struct param_states **out,
 		      struct errmsg *err);
 	/* Append the elements of a row's state that is not STATE_FLAT or of a row without
-	 * slices: runs of files, or a gather, which is added to `gathers`; without a state,
-	 * those of the module's tensor, if they are no single stored one.  -ENOTSUP or -EBADMSG
-	 * if they cannot be computed. */
+	 * slices: runs of files, or a gather, which is added to `gathers`; without a state, the
+	 * elements of the module's tensor, unless that is a single stored one.  -ENOTSUP or
+	 * -EBADMSG if they cannot be computed. */
 	int (*extents)(struct checkpoint *c, const struct param *p, const struct param_state *state,
 		       struct extent_map *out, struct gathers *gathers, struct errmsg *err);
-	/* Append the elements of runs, from all data-parallel ranks that have some; or, if
-	 * `out` is NULL, only find out where they are.  The runs are of slices of one group of
-	 * one model-parallel and one expert-parallel rank, which have the states.  They may become
-	 * gathers, unless `gathers` is NULL. */
+	/* Append the elements of runs, from all data-parallel ranks that have some; or, if `out`
+	 * is NULL, only load what tells their places.  The runs are of slices of one group of
+	 * one model-parallel and one expert-parallel rank, which have the states.  They may
+	 * become gathers, unless `gathers` is NULL. */
 	int (*parts)(struct checkpoint *c, const struct part_run *v, size_t n,
 		     struct extent_map *out, struct gathers *gathers, struct errmsg *err);
-	/* The file of a rank's object; NULL: none has it.  NULL: none has any. */
+	/* Return the file that has a rank's object, or NULL.  The function is NULL if no file
+	 * has any. */
 	const struct tag_file *(*file)(const struct checkpoint *c, enum checkpoint_object what,
 				       unsigned mp, unsigned rank);
-	/* Return the object, which lives as long as the layout, whose old file has its
-	 * tensors.  Where no file has it, it is what one data-parallel rank of stage 1 would
-	 * have saved, but for what rows have: states have any value, flat groups,
+	/* Return the object, which lives as long as the layout, whose old file has its tensors.
+	 * Where no file has it, it is what one data-parallel rank of stage 1 would have saved,
+	 * without the elements of rows: states have any value, flat groups,
 	 * param_slice_mappings, module, param_shapes, buffer_names and shared_params may be
 	 * missing; `order` is known then.  NULL with the layout's error. */
 	struct value *(*object)(struct checkpoint *c, enum checkpoint_object what, unsigned mp,
 				unsigned rank, struct file_layout *d);
-	/* Find out early what will be asked about the first `n` files.  NULL: nothing is. */
+	/* Prefetch what will be needed of the first `n` files.  NULL: nothing is prefetched. */
 	void (*warm)(struct checkpoint *c, size_t n);
 	/* Fill in `order` and `left_out`.  NULL: `load` does. */
 	int (*order)(struct checkpoint *c, struct errmsg *err);
-	/* Would the files of a directory be chosen again?  NULL: yes. */
+	/* Would the same files of a directory be chosen again?  NULL: yes. */
 	bool (*is_chosen)(const struct checkpoint *c);
-	/* Warn of what is unusual, without opening another file. */
+	/* Warn of unusual facts, without opening another file. */
 	void (*warn)(const struct checkpoint *c, const struct errmsg_sink *to);
-	/* Check that all files belong together.  NULL: loading does. */
+	/* Check that all files belong together.  NULL: loading checks it. */
 	int (*verify)(struct checkpoint *c, struct errmsg *err);
-	/* Report each of these problems, maybe twice, on the caller's thread.  Unless `all` is
-	 * set, the caller opens model states and layers itself.  NULL: there are none. */
+	/* Report each problem that `verify` would find, perhaps twice, on the caller's thread.
+	 * Unless `all` is set, the caller opens model states and layers itself.  NULL: there are
+	 * none. */
 	void (*problems)(struct checkpoint *c, bool all, const struct errmsg_sink *found);
-	/* Check that model states at `path`, whose object is `root`, agree with the first ones
-	 * on what is recorded of the run.  NULL: they do. */
+	/* Check that the model states at `path`, whose object is `root`, record the same facts
+	 * of the run as the first ones.  NULL: they do. */
 	int (*check_facts)(const struct checkpoint *c, const char *path, const struct value *root,
 			   struct errmsg *err);
-	/* Free what the functions above have made, also if they failed. */
+	/* Free everything that the functions above have made, also after a failure. */
 	void (*close)(struct checkpoint *c);
 };
 
-/* List the files of a directory, whose names are in `names` unless that is NULL, and read
- * none of them.  Call checkpoint_close after success. */
+/* List the files of a directory without reading any; `names` is its list, or NULL.  Call
+ * checkpoint_close after success. */
 int checkpoint_list(struct uckpt *u, const struct checkpoint_ops *ops, const char *path,
 		    const struct dirlist *names, struct checkpoint **out, struct errmsg *err);
 
-/* List them and read the rows. */
+/* List the files and read the rows. */
 int checkpoint_open(struct uckpt *u, const struct checkpoint_ops *ops, const char *path,
 		    const struct dirlist *names, const struct user_rules *rules,
 		    struct checkpoint **out, struct errmsg *err);
 void checkpoint_close(struct checkpoint *c);
 
 /*
- * Find the rows that views of weights have; they are found once.  To be called by one thread
- * at a time.  -ENOTSUP, with a message that names file and tensor, if a row is refused, as
- * one that tensor-parallel ranks cut in a way that is not recorded; the others can be read
- * then.  Other errors are those of checkpoint_open.
+ * Find the rows of views of weights, once.  Only one thread at a time may call it.  -ENOTSUP, with
+ * a message that names file and tensor, if a row is refused, for example because nothing records
+ * how tensor-parallel ranks cut it; the other rows can be read then.  Other errors are those of
+ * checkpoint_open.
  */
 int checkpoint_order(struct checkpoint *c, struct errmsg *err);
 
-/* Are all rows there, or those of `order`?  -ENOTSUP, as checkpoint_order. */
+/* Check that no row is refused, or none of `order`.  -ENOTSUP, as checkpoint_order. */
 int checkpoint_check_rows(const struct checkpoint *c, bool ordered, struct errmsg *err);
 
 /* The type of a row's weights if floating-point numbers are converted to type `to`. */
@@ -238,11 +243,11 @@ checkpoint_file(const struct checkpoint *c, enum checkpoint_object what, unsigne
 	return c->ops->file ? c->ops->file(c, what, mp, rank) : NULL;
 }
 
-/* The path of the file of a rank's object, or, where no file has it, of the checkpoint. */
+/* The path of the file of a rank's object or, if no file has it, of the checkpoint. */
 const char *checkpoint_path(const struct checkpoint *c, enum checkpoint_object what, unsigned mp,
 			    unsigned rank);
 
-/* Append the elements of a whole slice, as checkpoint_ops.parts. */
+/* Append the elements of a whole slice as runs; as checkpoint_ops.parts. */
 int checkpoint_slice(struct checkpoint *c, const struct slice *s, const struct param_state *state,
 		     struct extent_map *out, struct gathers *gathers, struct errmsg *err);
 
@@ -251,8 +256,8 @@ int checkpoint_slice(struct checkpoint *c, const struct slice *s, const struct p
 int checkpoint_extents(struct checkpoint *c, const struct param *p, const struct param_state *state,
 		       struct extent_map *out, struct gathers *gathers, struct errmsg *err);
 
-/* Check that a parameter's state can be computed, if any of its elements are.  -ENOTSUP
- * or -EBADMSG if not. */
+/* Check that a parameter's state can be computed, if it has computed elements.  -ENOTSUP or
+ * -EBADMSG if not. */
 int checkpoint_check_param(const struct param *p, const struct param_state *state,
 			   struct errmsg *err);
 
@@ -266,19 +271,19 @@ static inline bool checkpoint_is_flat(const struct checkpoint *c)
 int checkpoint_weights(struct checkpoint *c, const struct param *p, enum dtype to,
 		       struct extent_map *out, struct gathers *gathers, struct errmsg *err);
 
-/* Append the module's tensor of a row, converted to type `to`; of one that the optimizer owns,
- * if the loader has it. */
+/* Append the module's tensor of a row, converted to type `to`.  A row that the optimizer owns
+ * has one only if the loader keeps it. */
 int checkpoint_module(struct checkpoint *c, const struct param *p, enum dtype to,
 		      struct extent_map *out, struct gathers *gathers, struct errmsg *err);
 
-/* Warn of a step that is not the one in the tag's name, or that the first group's states do not
- * have; they may have more than one step more unless `most`.  `first` may be NULL.  The names
- * are those of the files. */
+/* Warn if the step differs from the one in the tag's name, or from the first group's states;
+ * these may be ahead by more than one step unless `most`.  `first` may be NULL.  The names are
+ * those of the files. */
 void checkpoint_warn_of_steps(const struct checkpoint *c, const char *model, const char *optimizer,
 			      const struct param_states *first, bool most,
 			      const struct errmsg_sink *to);
 
-/* Make a cache of `n` files, in their order; NULL when memory runs out. */
+/* Make a list of `n` files to open on demand, in their order; NULL when memory runs out. */
 struct shards *checkpoint_shards(struct uckpt *u, const struct tag_file *files, size_t n);
 
 #endif

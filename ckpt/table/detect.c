@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Recognises the formats of other programs by the names of their files, to say what
- * can be done with them.
+ * Recognises the formats of other programs by the names of their files, and explains how to use
+ * them.
  *
- * DCP: torch/distributed/checkpoint/filesystem.py, which writes .metadata last.
- * Megatron-LM: megatron/core/dist_checkpointing (common.pt beside a DCP) and
- * megatron/training/checkpointing.py.  Accelerate: utils/fsdp_utils.py.
- * Without ZeRO DeepSpeed's model states of each model-parallel rank have its optimizer, too
- * (runtime/engine.py, _save_checkpoint).
+ * DCP: torch/distributed/checkpoint/filesystem.py, which writes .metadata last.  Megatron-LM:
+ * megatron/core/dist_checkpointing (common.pt beside a DCP) and megatron/training/checkpointing.py.
+ * Accelerate: utils/fsdp_utils.py.  Without ZeRO DeepSpeed's model states of each model-parallel
+ * rank have its optimizer, too (runtime/engine.py, _save_checkpoint).
  */
 #include "ckpt/table/detect.h"
 
@@ -40,12 +39,12 @@
 
 #define MODEL_STATES "*_model_states.pt"
 
-/* The first that matches is it. */
+/* The first pattern that matches decides. */
 #define MODEL_STATES3 "zero_pp_rank_*_model_states.pt"
 
 static const struct kind {
 	const char *pattern; /* of a file or directory */
-	const char *text;    /* follows the name that matches */
+	const char *text;    /* message, after the name that matches */
 } kinds[] = {
 	{ MODEL_STATES3,
 	  "no *_optim_states.pt files beside it: optimizer shards are missing, and of"
@@ -112,7 +111,7 @@ static bool has_dcp(struct uckpt *u, const char *path, const char *name)
 	return is;
 }
 
-/* Of a list that may not be sorted. */
+/* Search a list that may not be sorted. */
 static bool is_listed(const struct dirlist *l, const char *name)
 {
 	size_t i = 0;
@@ -219,7 +218,7 @@ enum stage0_kind stage0_look(struct uckpt *u, const char *dir, struct errmsg *er
 	return kind;
 }
 
-/* Is it the optimizer of a pair, which has no weights? */
+/* Is it the optimizer's directory of a pair, which has no weights? */
 static bool is_half(struct uckpt *u, const char *path)
 {
 	const char *base = roots_base(u, path), *const *pair = NULL;
@@ -234,7 +233,8 @@ static bool is_half(struct uckpt *u, const char *path)
 	return pair && strcmp(base, pair[1]) == 0;
 }
 
-/* Is it what torch's HuggingFaceStorageWriter has made the weights beside it of? */
+/* Is it the directory from which torch's HuggingFaceStorageWriter consolidated the weights in
+ * its parent? */
 static bool is_consolidated(struct uckpt *u, const char *path)
 {
 	const char *base = roots_base(u, path);
@@ -255,7 +255,7 @@ bool detect_has_views(struct uckpt *u, const char *path)
 	       (kind == DIR_STAGE0 && stage0_look(u, path, NULL));
 }
 
-/* The kind of a file, or NULL; the earlier ones in `kinds` say more. */
+/* The kind of a file, or NULL; earlier entries of `kinds` are more specific. */
 static const struct kind *find_kind(const char *name)
 {
 	for (size_t k = 0; k < COUNT(kinds); k++)
@@ -273,7 +273,7 @@ static int refuse_file(struct uckpt *u, const char *path, struct errmsg *err)
 			  k ? k->text : "not a directory, and not a pack");
 }
 
-/* Refuse a directory for the file in it that says most; 0 if none says anything. */
+/* Refuse a directory, by the file in it that is most specific; 0 if no file is known. */
 static int refuse_dir(struct uckpt *u, const char *path,
 		      const struct dirlist *dir, struct errmsg *err)
 {

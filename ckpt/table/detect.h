@@ -9,13 +9,13 @@ struct errmsg;
 struct uckpt;
 struct value;
 
-/* What a directory is by the names in it, of which one says more than those before it. */
+/* The kind of a directory by the names in it; a later kind takes precedence. */
 enum dir_kind {
 	DIR_OTHER,
 	DIR_WEIGHTS, /* of Hugging Face */
-	DIR_STATES,  /* files of DeepSpeed's ranks, but none of which it could be loaded */
+	DIR_STATES,  /* files of DeepSpeed's ranks, but not enough of them to load */
 	DIR_STAGE0,  /* saved without ZeRO, or optimizer shards are missing: stage0_look */
-	DIR_DCP,     /* a distributed checkpoint, or a pair of such */
+	DIR_DCP,     /* a distributed checkpoint, or a pair of them */
 	DIR_ZERO,    /* optimizer shards are there */
 	DIR_KINDS
 };
@@ -28,10 +28,10 @@ enum dir_kind detect(struct uckpt *u, const char *path, struct dirlist *names);
 #define STAGE0_FIRST "mp_rank_00_model_states.pt"
 
 /*
- * What a directory of DIR_STAGE0 has by its first model states, STAGE0_NONE being any other.  No
- * other file is opened, as a run may have many of them.  Weights that model states have are served
- * without an optimizer: one that is not read, or whose files were deleted.  STAGE0_NONE, with
- * the message, if they cannot be read.
+ * What a directory of DIR_STAGE0 has, judging by its first model states; STAGE0_NONE for any other
+ * directory.  Only that file is opened, as a run may have many tags.  STAGE0_WEIGHTS: weights are
+ * served without the optimizer, which cannot be read, or whose files were deleted.  STAGE0_NONE,
+ * with the message, if they cannot be read.
  */
 enum stage0_kind { STAGE0_NONE, STAGE0_WEIGHTS, STAGE0_OPTIMIZER };
 enum stage0_kind stage0_look(struct uckpt *u, const char *dir, struct errmsg *err);
@@ -40,20 +40,20 @@ enum stage0_kind stage0_look(struct uckpt *u, const char *dir, struct errmsg *er
  * begins with `file`. */
 int stage0_check_optimizer(const struct value *root, const char *file, struct errmsg *err);
 
-/* Should it have views, as one of ranks?  Of what may lack its optimizer a file is opened. */
+/* Does the directory get views, like one of ZeRO's ranks?  Opens a file if the optimizer may be
+ * missing. */
 bool detect_has_views(struct uckpt *u, const char *path);
 
-/* The names of a directory's two distributed checkpoints, of names_dcp_pairs, or NULL: what is
- * not among `names`, which may be NULL, is not looked at. */
+/* The names of a directory's two distributed checkpoints, of names_dcp_pairs, or NULL.  `names`
+ * is the directory's list, or NULL. */
 const char *const *detect_dcp_pair(struct uckpt *u, const char *path, const struct dirlist *names);
 
 /* Is the directory a universal checkpoint, which needs no view? */
 bool detect_is_universal(struct uckpt *u, const char *path);
 
 /*
- * Say what `path` is, which is no ZeRO checkpoint, and what can be done with it.
- * Returns -ENOTSUP if the format is known, -ENOENT if there is no checkpoint, or the
- * system's error.
+ * Explain what `path` is, which is no ZeRO checkpoint, and how to use it.  Returns -ENOTSUP if the
+ * format is known, -ENOENT if there is no checkpoint, or the system's error.
  */
 int detect_explain(struct uckpt *u, const char *path, struct errmsg *err);
 

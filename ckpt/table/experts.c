@@ -111,8 +111,8 @@ static int set_place(const struct reader *r, const struct expert_layer *l,
 	return 0;
 }
 
-/* Check that each rank has `local` experts and no expert occurs twice; then all
- * are placed. */
+/* Check that each rank has `local` experts and that no expert occurs twice, which implies that
+ * all are placed. */
 static int read_ranks(const struct reader *r, const struct expert_layer *l,
 		      const struct value_seq *ranks, struct expert_place *places)
 {

@@ -33,8 +33,8 @@ struct expert_layer {
 	const struct expert_place *places; /* fused: of each expert; NULL: see experts_place */
 	int64_t ep; /* fused: the expert-parallel rank of the file; -1 if not
 		     * recorded */
-	unsigned lanes; /* tensor-parallel ranks over which experts are spread, whole; 1: each
-			 * of these has its slices of all */
+	unsigned lanes; /* number of tensor-parallel ranks that whole experts are spread over; 1:
+	                 * each tensor-parallel rank has its slices of all experts */
 };
 
 /* The MoE layers of a model, by number. */

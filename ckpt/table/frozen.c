@@ -13,8 +13,7 @@
 #include "ckpt/table/checkpoint.h"
 #include "ckpt/table/partition.h"
 
-/* Find where a slot begins.  What the first file has tells whether it is a plain tensor, and
- * of which type. */
+/* Find where a slot begins.  The first file decides whether it is a plain tensor, and its type. */
 static int find_slot(struct frozen *f, struct frozen_param *p, const struct ptfile *pt, bool first,
 		     uint64_t *at, struct errmsg *err)
 {
@@ -40,7 +39,7 @@ static int find_slot(struct frozen *f, struct frozen_param *p, const struct ptfi
 			  (unsigned long long)slot, dtype_name(p->dtype));
 }
 
-/* Find the slots in the file of a rank.  The first file that is read has the types. */
+/* Find the slots in a rank's file.  The first file that is read determines the types. */
 static int find_slots(struct frozen *f, const struct ptfile *pt, unsigned rank, bool first,
 		      struct errmsg *err)
 {

@@ -16,12 +16,12 @@ struct ptfile;
 /* A frozen parameter, whole. */
 struct frozen_param {
 	const char *name; /* first: array_by_text */
-	size_t index;     /* among those of the file */
+	size_t index;     /* number among the file's frozen parameters */
 	unsigned ndim;
 	const uint64_t *shape;
 	uint64_t numel;
 	enum dtype dtype;
-	const char *odd; /* why it cannot be read: it is no plain tensor; or NULL */
+	const char *odd; /* why it cannot be read, because it is no plain tensor; or NULL */
 };
 
 /*
@@ -36,8 +36,8 @@ struct frozen {
 	struct frozen_param *v;             /* sorted by name */
 	const struct frozen_param **listed; /* the same, in the file's order */
 	size_t n;
-	uint64_t **at; /* of each rank, once needed: where the slots, by number
-			* of the parameter, begin in its file */
+	uint64_t **at; /* of each rank, once needed: the offsets of the slots in its file, by
+	                * number of the parameter */
 };
 
 /* Read the parameters from the open model states of data-parallel rank `rank`.
@@ -46,11 +46,11 @@ int frozen_init(struct frozen *f, const struct checkpoint *c, unsigned mp, unsig
 		const struct ptfile *pt, struct errmsg *err);
 void frozen_done(struct frozen *f);
 
-/* NULL if there is none. */
+/* Return the parameter of that name, or NULL. */
 const struct frozen_param *frozen_find(const struct frozen *f, const char *name);
 
-/* Append elements [first, first + n), from the slots of all ranks that have some.
- * -EBADMSG if a slot is of another length or type, -ENOTSUP if it is odd. */
+/* Append elements [first, first + n), from the slots of all ranks that have some. -EBADMSG if a
+ * slot has another length or type, -ENOTSUP if `odd` is set. */
 int frozen_add(struct frozen *f, const struct frozen_param *p, uint64_t first, uint64_t n,
 	       struct extent_map *out, struct errmsg *err);
 

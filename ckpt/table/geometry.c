@@ -116,7 +116,7 @@ static int lay_parts(struct geometry *g, const uint64_t *widths, size_t parts, s
 	uint64_t at = 0;
 
 	if (n == 1) {
-		/* The parts of all rows follow each other: it is one run. */
+		/* The parts of all rows are contiguous, so they form one run. */
 		g->rows = 1;
 		g->row_len = g->stride[0] = product(g->shape, 0, g->ndim);
 		return geometry_add(g, (struct geometry_segment){ .len = g->row_len });
@@ -154,8 +154,7 @@ static int concatenate(const struct geometry_job *j)
 	for (size_t t = 0; t < n; t++) {
 		const struct slice *s = j->p->slices[t];
 		uint64_t left = s ? s->shape[dim] : 0;
-		/* As torch.chunk: what does not divide is missing at the
-		 * end. */
+		/* As torch.chunk: the last part is smaller if the division leaves a rest. */
 		const uint64_t chunk = (left + parts - 1) / parts;
 
 		for (unsigned i = 0; i < parts; i++) {
@@ -342,8 +341,8 @@ static unsigned run_length(const struct expert_layer *l, unsigned e)
 }
 
 /*
- * Each expert-parallel rank has a tensor of its experts, end to end; the whole has all
- * experts by number (checkpoint/autoep_affine.py).
+ * Each expert-parallel rank has one tensor with its experts in order; the whole has all experts by
+ * number (checkpoint/autoep_affine.py).
  *
  *	placement {0: [2, 0], 1: [3, 1]}
  *	whole	| 0: index 1 | 1: index 1 | 0: index 0 | 1: index 0 |

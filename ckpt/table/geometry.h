@@ -21,25 +21,27 @@ struct param {
 	uint64_t numel;
 	struct merge merge;
 	size_t holders; /* most ranks that hold the same piece */
-	bool computed; /* some of its elements are: averaged or scaled */
+	bool computed; /* some elements are averaged or scaled */
 	/* Owned by the optimizer: the slice of each tensor-parallel rank of its
 	 * pipeline stage, NULL where a rank has none; of fused experts, the
 	 * slice of each expert-parallel rank. */
 	const struct slice **slices;
 	unsigned nslices;
 	const struct slice *first; /* first of them that is not NULL */
-	/* Not owned by the optimizer, `first` is NULL: the tensor in a module or an expert's
-	 * file; NULL if checkpoint_ops.extents has it, without a state. */
+	/* If the optimizer does not own it, `first` is NULL: the tensor in a module or an
+	 * expert's file; NULL if checkpoint_ops.extents has it, without a state. */
 	const struct stored *module;
-	enum dtype module_dtype; /* owned by it: of the module's own tensor, if the loader has
-				  * that, too, and no file has it as an object */
+	enum dtype module_dtype; /* if the optimizer owns it: the type of the module's own
+	                          * tensor, if the loader has that, too, and no file has it as an
+	                          * object */
 	/* Of rows in checkpoint.order: */
 	enum param_kind kind;
-	enum dtype dtype; /* of the elements: master weights, or what is stored */
+	enum dtype dtype; /* type of the elements: of master weights, or as stored */
 	bool requires_grad;
 	size_t number;                     /* in that order */
-	const struct param *same;          /* of an alias: whose elements these are */
-	const struct param_states *states; /* the optimizer's; NULL: it does not own it */
+	const struct param *same;          /* of an alias: the row that has its elements */
+	const struct param_states *states; /* the optimizer's states; NULL: the optimizer does
+	                                    * not own the row */
 	const void *own; /* private to the loader */
 	const char *refused; /* why the elements cannot be read, or NULL */
 };
@@ -54,11 +56,11 @@ static inline enum dtype param_module_dtype(const struct param *p)
 #define GEOMETRY_SEGMENTS_MAX (1u << 22)
 
 /*
- * Find how the slices of a parameter that the optimizer owns make the whole, by its
- * rule.  -EBADMSG if shapes and rule do not agree, or an element of the output has no
- * source.  model_load does so once for the shape, which shows that rule and slices
- * agree, and each open of a file does so again: it takes microseconds, while keeping
- * the result would take 600 bytes and more for each of a hundred thousand parameters.
+ * Find how the slices of a parameter that the optimizer owns make the whole, by its rule.  -EBADMSG
+ * if shapes and rule do not agree, or an element of the output has no source.  model_load calls it
+ * once for the shape, which shows that rule and slices agree, and each open of a file calls it
+ * again: that takes microseconds, while keeping the result would take at least 600 bytes for each
+ * of a hundred thousand parameters.
  */
 int geometry_init(struct geometry *g, const struct param *p, struct errmsg *err);
 

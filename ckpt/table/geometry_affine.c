@@ -122,7 +122,7 @@ static int find_scale(struct geometry *g, double scale, uint32_t *out)
 	return 0;
 }
 
-/* The scale of a piece, which is not written when it is 1. */
+/* The scale of a piece, which is not recorded if it is 1. */
 static int get_scale(const struct geometry_job *j, const struct value *v, uint32_t *out)
 {
 	const struct value *scale = value_find(v, "scale");

@@ -7,7 +7,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/table/geometry.h"
 
-/* Shared by geometry*.c: what geometry_init was called with. */
+/* Shared by geometry*.c: the arguments of geometry_init. */
 struct geometry_job {
 	struct geometry *g;
 	const struct param *p;

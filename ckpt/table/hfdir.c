@@ -42,21 +42,21 @@ static const struct layout {
 	{ "pytorch_model.bin.index.json", true, false },
 };
 
-/* The tensors of a file, and what they point to. */
+/* The tensors of a file, and the memory that they point to. */
 struct hfdir_header {
 	struct arena arena;
 	struct stored *v;
 	size_t n;
-	struct errmsg_list left_out; /* what was, and why */
+	struct errmsg_list left_out; /* tensors that were left out, and why */
 };
 
 /* Limit of the memory for descriptions of a pickle's tensors.  Several names may
  * share a tensor, so a small file could ask for any amount. */
 #define DESCRIPTIONS_MAX(size) ((1u << 20) + 8 * (size))
 
-/* Find which layouts' files have their names in a directory, which is listed unless `names`
- * are: most have none, and a store may take milliseconds to say so of each.  False if it cannot be listed, as those of some
- * servers. */
+/* Find which layouts' files are named in a directory; lists it if `names` is NULL.  Most
+ * directories have none, and a store may take milliseconds for each lookup.  False if the
+ * directory cannot be listed, as on some servers. */
 static bool list_layouts(struct uckpt *u, const char *dir, const struct dirlist *names,
 			 bool there[COUNT(layouts)])
 {
@@ -219,7 +219,7 @@ static int read_file(void *ctx, size_t i, struct errmsg *err)
 	return rc;
 }
 
-/* Put tensors that are no real numbers behind the others. */
+/* Move tensors whose types are no real numbers behind the others. */
 static int split_tensors(struct hfdir *d, struct errmsg *err)
 {
 	struct stored *const odd = malloc((d->n + 1) * sizeof(*odd));
@@ -287,7 +287,7 @@ static int read_files(struct hfdir *d, const struct layout *l,
 		       ?: list_tensors(d, err);
 }
 
-/* List the names of the files that the map of an index names. */
+/* List the files that the map of an index names. */
 static int list_files(struct hfindex *x, const struct source *src, struct errmsg *err)
 {
 	const cJSON *entry;

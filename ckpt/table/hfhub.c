@@ -94,7 +94,7 @@ int hfhub_find(const char *name, char **dir, struct errmsg *err)
 	char *cache, *path;
 	int rc = 0;
 
-	/* The slash makes a file an error. */
+	/* With the slash a path to a file is an error. */
 	if (asprintf(&path, "%s/", name) < 0)
 		return errmsg_nomem(err, name);
 	*dir = *name ? realpath(path, NULL) : NULL;

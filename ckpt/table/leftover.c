@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A tag that is saved again by fewer ranks, at another ZeRO stage, or in another type keeps
- * files of the former save: those of names that the newer one does not write.
+ * A tag that is saved again by fewer ranks, at another ZeRO stage, or in another type keeps those
+ * files of the former save that the newer one does not overwrite.
  *
- *   zero_pp_rank_D_mp_rank_M_optim_states.pt	of ranks that are no more
+ *   zero_pp_rank_D_mp_rank_M_optim_states.pt	of ranks that no longer exist
  *   bf16_zero_pp_rank_...	beside the same without bf16_, or the other way round
  *   mp_rank_M_model_states.pt	beside those of ZeRO-3, or the other way round
  *   layer_L-model_states.pt	of a pipeline, beside model states that have the module
  *
- * The files of ranks 0 are always written.  A shard and the model states of one save
- * record the same number of data-parallel ranks (partition_count, but of experts;
- * dp_world_size) and the same stage, and bf16_ is in the name if bf16 was enabled
- * (runtime/engine.py, _get_zero_ckpt_prefix).  Times decide only between saves of which both
- * ranks 0 are whole: a copy may not have kept them.
+ * The files of ranks 0 are always written.  A shard and the model states of one save record the
+ * same number of data-parallel ranks (partition_count, but of experts; dp_world_size) and the same
+ * stage, and bf16_ is in the name if bf16 was enabled (runtime/engine.py, _get_zero_ckpt_prefix).
+ * Modification times decide only if both saves have whole files of ranks 0, because a copy may not
+ * have kept the times.
  */
 #include "ckpt/table/leftover.h"
 
@@ -28,11 +28,11 @@
 /* At most this many files are named. */
 #define NAMED_MAX 5
 
-/* A save, by its files of ranks 0. */
+/* A save, identified by its files of ranks 0. */
 struct save {
 	const struct tag_file *optim, *model;
 	int64_t stage;
-	int64_t dp, mp, tp; /* ranks; tensor-parallel ones, at most */
+	int64_t dp, mp, tp; /* numbers of ranks; tp is an upper limit */
 	bool prefixed_right, is_pipeline;
 };
 
@@ -47,8 +47,8 @@ static bool is_bf16(const struct value *config)
 	       value_is_true(value_find_path(config, "bfloat16", "enabled", NULL));
 }
 
-/* The number of ranks that an optimizer shard records: one number, or one of each group, of
- * which those of experts differ. */
+/* The number of ranks that an optimizer shard records: one number, or a list with one for each
+ * group, where groups of experts may differ. */
 static int64_t partition_count(const struct value *dict)
 {
 	const struct value *const v = value_find(dict, KEY_PARTITION_COUNT);
@@ -105,7 +105,8 @@ static bool read_model(struct save *s)
 	       s->mp <= NAMES_RANK_MAX;
 }
 
-/* Find the save that wrote shard `i`, which is of ranks 0.  False if it is no more. */
+/* Find the save that wrote shard `i`, which is of ranks 0.  False if its model states were
+ * overwritten. */
 static bool read_save(const struct tagdir *d, size_t i, struct save *s)
 {
 	struct ckname model = { .kind = TAG_FILE_MODEL };
@@ -119,7 +120,7 @@ static bool read_save(const struct tagdir *d, size_t i, struct save *s)
 	return s->model && read_model(s);
 }
 
-/* -1, 0 or 1; newer ones are greater. */
+/* -1, 0 or 1, in order of age: newer saves are greater. */
 static int compare(const struct save *a, const struct save *b)
 {
 	return ORDER(a->prefixed_right, b->prefixed_right) ?:
@@ -177,8 +178,8 @@ static bool wrote(const struct save *s, const struct tag_file *f)
 	}
 }
 
-/* Is it the first file beyond the save's ranks, and records the same save?  Then the ranks
- * are not those that are recorded. */
+/* Is it the first file beyond the save's ranks, and yet records the same save?  Then the
+ * recorded numbers of ranks are wrong. */
 static bool contradicts(const struct save *s, const struct tag_file *f)
 {
 	struct save other = *s;
@@ -229,7 +230,7 @@ bool leftover_drop(struct tagdir *d)
 
 	if (!left)
 		return false;
-	/* They are of the list that changes. */
+	/* These two are in the list that changes. */
 	optim = *s.optim;
 	model = *s.model;
 	s.optim = &optim;

@@ -7,9 +7,9 @@
 struct tagdir;
 
 /*
- * Drop from the list of a directory's files those that the newest save did not write, and
- * name them in d->left.  Opens the first optimizer shards and model states.  False, and the
- * list is as before, if they do not say which save is the newest, or it wrote all files.
+ * Drop the files that the newest save did not write from the list of a directory, and name them in
+ * d->left.  Opens the first optimizer shards and model states.  Returns false, without a change, if
+ * these do not tell which save is the newest, or that save wrote all files.
  */
 bool leftover_drop(struct tagdir *d);
 

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which rule applies to which parameter: DeepSpeed 0.19.8,
- * checkpoint/ds_to_universal.py merge_tp_slices.
+ * Finds the rule for each parameter: DeepSpeed 0.19.8, checkpoint/ds_to_universal.py
+ * merge_tp_slices.
  *
- * universal_checkpoint_info has lists of regular expressions, which Python's
- * re.match matches from the start of the name; PCRE2 understands that dialect.
- * The lists are tried in the converter's order. As in the converter, a name that
- * two patterns of one list match is an error.
+ * universal_checkpoint_info has lists of regular expressions, which Python's re.match matches from
+ * the start of the name; PCRE2 understands that dialect.  The lists are tried in the converter's
+ * order. As in the converter, a name that two patterns of one list match is an error.
  */
 #include "ckpt/table/merge_rules.h"
 
@@ -27,7 +26,7 @@
 #define PATTERNS_MAX 4096
 #define PATTERN_LEN_MAX 4096
 
-/* The checkpoint's, a preset and a file. */
+/* The checkpoint's rules, a preset and a file. */
 #define LEVELS_MAX 3
 
 /* Limit of the copy of the lists. */
@@ -52,11 +51,11 @@ enum list {
 	LIST_AFFINE,
 };
 
-/* The lists that have a key of their own. */
+/* The key of each list in universal_checkpoint_info. */
 static const struct {
 	const char *key;
 	enum merge_rule rule;
-	bool users_alone; /* the checkpoint's is not read */
+	bool users_alone; /* only users give it; the checkpoint's is ignored */
 } lists[] = {
 	[LIST_REPLICATED] = { .key = "tp_replicated_parameter_patterns", .rule = MERGE_REPLICATED },
 	[LIST_AVERAGE] = { .key = "parameter_to_average_patterns", .rule = MERGE_AVERAGE },
@@ -82,15 +81,14 @@ struct pattern {
 	pcre2_code *code;
 	const struct value *spec; /* of sub-parameters and affine maps */
 	bool used;
-	bool presumed; /* may match nothing */
+	bool presumed; /* it is no error if nothing matches */
 };
 
 struct merge_rules {
 	struct pattern *v;
 	size_t n, cap;
-	struct arena arena; /* owns what specs point to */
-	/* The checkpoint's info is level 0; those of the user are above.
-	 * NULL: none. */
+	struct arena arena; /* owns the memory that specs point to */
+	/* The checkpoint's info is level 0; the user's are above. NULL: none. */
 	const struct value *info[LEVELS_MAX];
 	unsigned level;     /* the highest */
 	bool has_default;
@@ -190,7 +188,7 @@ static int add_structured(const struct reader *x)
 	return rc;
 }
 
-/* Refuse what the checkpoint's author or its version rules out. */
+/* Refuse rules that the checkpoint's author or version rules out. */
 static int check_info(const struct reader *x)
 {
 	const struct value *info = x->r->info[0];
@@ -367,7 +365,7 @@ static int match_vocab(struct merge_rules *r, const char *name, struct merge *m,
 	return 0;
 }
 
-/* Lists that others supersede count as used where they match.  A contradiction
+/* Lists that take no effect because of others count as used where they match.  A contradiction
  * in them has no effect. */
 static void mark_superseded(struct merge_rules *r, unsigned level, const char *name)
 {
@@ -376,8 +374,8 @@ static void mark_superseded(struct merge_rules *r, unsigned level, const char *n
 			(void)match_list(r, level, (enum list)l, name, NULL, NULL);
 }
 
-/* Widths of the shards are recorded from version 0.4 on; before, they were
- * always equal, as they are if the user tells no others. */
+/* Widths of the shards are recorded from version 0.4 on.  Before, they were always equal, which
+ * is also the default for the user's rules. */
 static int set_sub_params(const struct merge_rules *r, const char *name, const struct pattern *p,
 			  struct merge *m, struct errmsg *err)
 {

@@ -10,8 +10,8 @@ struct errmsg;
 struct expert_layer;
 struct value;
 
-/* How the tensor-parallel slices of a parameter are merged, and hence which
- * entries its universal files have beside the tensor. */
+/* How the tensor-parallel slices of a parameter are merged.  The rule also determines the other
+ * entries of its universal files. */
 enum merge_rule {
 	MERGE_CAT,	      /* concatenated along `dim` */
 	MERGE_REPLICATED,     /* equal on all ranks; the first is read */
@@ -29,8 +29,7 @@ struct merge {
 	unsigned dim;		     /* of MERGE_CAT */
 	bool from_user;		     /* the user gave the rule */
 	const struct value *spec;    /* SUB_PARAMS: its dict; AFFINE: its map */
-	size_t holder; /* AFFINE: which of the ranks that hold a piece it is
-		        * read from */
+	size_t holder; /* AFFINE: which of the ranks that hold a piece is read */
 	const struct value *widths;  /* SUB_PARAMS: of the shards; NULL:
 				      * equal */
 	const struct expert_layer *experts; /* EXPERTS: their layer */
@@ -53,20 +52,20 @@ int merge_rules_new(const struct value *info, const char *file,
 		    struct merge_rules **out, struct errmsg *err);
 void merge_rules_free(struct merge_rules *r);
 
-/* Lists that only users give: plain concatenation along dimension 0, and three
- * sub-parameters as the checkpoint's list of two has them. */
+/* Lists that only users give: plain concatenation along dimension 0, and three sub-parameters,
+ * in the form of the checkpoint's list of two. */
 #define MERGE_RULES_COLUMN "parameter_with_column_parallelism_patterns"
 #define MERGE_RULES_THREE "parameter_with_3_sub_params_cat_dim_0"
 
 /*
- * Add rules of the user, as an info of the same form, with the two lists above.
- * They are asked before all rules added so far.  If `presumed`, patterns
- * without a parameter are no fault.  Errors as merge_rules_new.
+ * Add rules of the user, as an info of the same form, with the two lists above.  They take
+ * precedence over all rules added before.  If `presumed`, patterns need not match a parameter.
+ * Errors as merge_rules_new.
  */
 int merge_rules_override(struct merge_rules *r, const struct value *info,
 			 const char *file, bool presumed, struct errmsg *err);
 
-/* Is a parameter that no list names one of the default, to be concatenated?  Not if there is
+/* Does a parameter that no list names have the default rule, concatenation?  Not if there is
  * neither an info of the checkpoint nor a presumed one. */
 bool merge_rules_have_default(const struct merge_rules *r);
 

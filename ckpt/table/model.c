@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The model, from the ranks' parameter tables: which ranks hold a parameter, and
- * the rule that merges their slices (DeepSpeed 0.19.8, ds_to_universal.py main,
- * extract_zero_shards, merge_tp_slices). As in the converter, the rules come from
- * the first model-states file.
+ * The model, from the ranks' parameter tables: finds the ranks that hold each parameter, and the
+ * rule that merges their slices (DeepSpeed 0.19.8, ds_to_universal.py main, extract_zero_shards,
+ * merge_tp_slices). As in the converter, the rules come from the first model-states file.
  */
 #include "ckpt/table/model.h"
 
@@ -28,9 +27,9 @@ struct builder {
 	struct errmsg *err;
 };
 
-/* The recorded number of model-parallel ranks, at least, if there are files of `mp`.  With
- * DeepSpeed's mpu of Ulysses (parallel_state_sp), tp_degree is the number of sequence-parallel
- * ranks, which have no files of their own; mp_world_size is 1. */
+/* The number of model-parallel ranks that is recorded, as a lower limit, if there are files of
+ * `mp`.  With DeepSpeed's mpu of Ulysses (parallel_state_sp), tp_degree is the number of
+ * sequence-parallel ranks, which have no files of their own; mp_world_size is 1. */
 static int64_t recorded_ranks(const struct rank_params *c, unsigned mp)
 {
 	int64_t n;
@@ -97,7 +96,7 @@ static int find_degrees(const struct builder *b)
 	b->m->tp = tp;
 	b->m->pp = mp / tp;
 	/* DeepSpeed's pipeline engine asserts that the stage is below 2
-	 * (runtime/pipe/engine.py): whatever this is, it did not write it. */
+	 * (runtime/pipe/engine.py), so another program wrote this. */
 	if (b->m->pp > 1 && b->dir->zero3)
 		return errmsg_set(b->err, -ENOTSUP,
 			"%s: ZeRO-3 with pipeline parallelism, which DeepSpeed does not have",
@@ -112,8 +111,7 @@ static int find_experts(void *ctx, size_t mp, struct errmsg *err)
 	return rank_params_find_experts(&b->m->ranks[mp], b->dir, b->m->tp, err);
 }
 
-/* A slice under the name that it has in the whole model, or a tensor that the optimizer does
- * not own. */
+/* A slice under its name in the whole model, or a tensor that the optimizer does not own. */
 struct entry {
 	const char *name;
 	const struct slice *slice;
@@ -126,7 +124,7 @@ struct entries {
 	size_t n;
 };
 
-/* By name; of one name what the optimizer owns comes first, each by rank. */
+/* By name; of equal names the optimizer's come first, then by rank. */
 static int model_by_name(const void *a, const void *b)
 {
 	const struct entry *x = a, *y = b;
@@ -135,8 +133,8 @@ static int model_by_name(const void *a, const void *b)
 	return order ?: !y->module - !x->module ?: ORDER(x->mp, y->mp) ?: ORDER(x->ep, y->ep);
 }
 
-/* Check that a tensor-parallel rank has an expert's slice at the same place as the first one
- * of its stage: together they hold one group. */
+/* Check that a tensor-parallel rank has an expert's slice at the same place as the first rank of
+ * its stage, because all of them share one group. */
 static int check_place(const struct builder *b, const struct slice *s)
 {
 	const struct rank_params *own = &b->m->ranks[s->mp];
@@ -208,8 +206,8 @@ static int list_rank(const struct builder *b, struct entries *to, const struct r
 	return rc < 0 ? rc : 0;
 }
 
-/* Add the parameter that `n` entries of one name are.  The first rank that has a
- * tensor of the module provides it, as in the converter. */
+/* Add the parameter of `n` entries with the same name.  The first rank that has a tensor of the
+ * module provides it, as in the converter. */
 static int add_param(const struct builder *b, const struct entry *v, size_t n)
 {
 	struct model *m = b->m;
@@ -328,7 +326,7 @@ int model_override(struct merge_rules *rules, const struct user_rules *u, struct
 	return rc;
 }
 
-/* Refuse a row whose slices no rule joins; it has the shape of the first one. */
+/* Refuse a row whose slices no rule joins; it gets the shape of the first one. */
 static int refuse(struct param *p, const char *file, struct arena *a, struct errmsg *err)
 {
 	char text[ERRMSG_MAX];
@@ -402,7 +400,7 @@ int model_load(struct model *m, const struct tagdir *dir, const struct user_rule
 			   parallel_width(), find_experts, &b, err);
 
 	if (!rc) {
-		/* Messages from here on name parameters; prepend the file. */
+		/* Messages from here on name parameters; the caller prepends the file. */
 		b.err = &why;
 		b.rules = m->ranks[0].rules;
 		rc = model_override(b.rules, user, &why) ?:

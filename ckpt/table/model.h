@@ -42,12 +42,12 @@ int model_load(struct model *m, const struct tagdir *dir, const struct user_rule
 
 void model_done(struct model *m);
 
-/* Add the user's rules (may be NULL) to those of a checkpoint, before them. */
+/* Add the user's rules (may be NULL) to those of a checkpoint, with precedence. */
 int model_override(struct merge_rules *rules, const struct user_rules *u, struct errmsg *err);
 
-/* Find the rule of each row that the optimizer owns, unless files are flat, and the whole's
- * shape; rows that no rule joins are refused, in a text that names `file`.  `*scaled` is set to
- * a row with scaled pieces.  Messages name the parameter. */
+/* Find the rule of each row that the optimizer owns, unless files are flat, and the shape of the
+ * whole.  Rows that no rule joins are refused with a text that names `file`.  `*scaled` is set
+ * to a row with scaled pieces.  Messages name the parameter. */
 int model_match(struct param *v, size_t n, struct merge_rules *rules, const char *file, bool flat,
 		struct arena *a, const struct param **scaled, struct errmsg *err);
 

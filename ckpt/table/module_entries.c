@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * DeepSpeed lists buffers and tied parameters as it walks over each module's children
- * (engine.py, _get_buffer_names, _get_shared_params).  torch gives a child, parameter or
- * buffer that a module has under two names once, so that the second name is in no list.
- * The state dict has it, and both tensors are in one storage.  A view of another form is a
- * parameter of its own: DeepSpeed has it apart wherever it lists parameters.
+ * DeepSpeed lists buffers and tied parameters as it walks over each module's children (engine.py,
+ * _get_buffer_names, _get_shared_params).  torch gives a child, parameter or buffer that a module
+ * has under two names once, so that the second name is in no list.  The state dict has it, and both
+ * tensors are in one storage.  A view of another shape is a separate parameter: DeepSpeed lists it
+ * separately everywhere.
  */
 #include "ckpt/table/module_entries.h"
 
@@ -17,7 +17,7 @@
 #include "ckpt/format/tensor.h"
 #include "ckpt/format/value.h"
 
-/* Where the tensor of an entry lies, and its form. */
+/* The place of an entry's tensor, and its form. */
 struct place {
 	struct module_entry *entry;
 	size_t number; /* in the module */
@@ -41,7 +41,7 @@ static const struct value_seq *buffer_names(const struct value *root)
 	return value_items(v && v->kind == VALUE_REDUCE ? value_item(v->obj->args, 0) : v);
 }
 
-/* What torch saves of a module's get_extra_state() is not a parameter. */
+/* torch saves the result of a module's get_extra_state(), which is not a parameter. */
 static bool is_extra_state(const struct value_pair *p)
 {
 	const char *dot = strrchr(p->key->str.p, '.');
@@ -66,7 +66,7 @@ static void list_names(struct module_entries *e, const struct value_seq *buffers
 							      .buffer = is_extra_state(&module->v[i]) };
 }
 
-/* Make one entry of those that have one name. */
+/* Join the entries of equal names. */
 static void join_names(struct module_entries *e)
 {
 	size_t n = 0;
@@ -87,7 +87,7 @@ static void join_names(struct module_entries *e)
 	e->n = n;
 }
 
-/* Set where the tensor of an entry lies.  False if it has no place, as views without elements of
+/* Set the place of an entry's tensor.  False if it has none, such as a view without elements of
  * a storage that has some; empty tensors of stage 3 have a storage each. */
 static bool find_place(struct place *p, struct arena *a, const struct value *v)
 {
@@ -122,7 +122,7 @@ static int by_place(const void *a, const void *b)
 	return compare_places(x, y) ?: ORDER(x->number, y->number);
 }
 
-/* The entries of one place are one tensor, which DeepSpeed calls as the first of them. */
+/* The entries of one place are one tensor, for which DeepSpeed uses the first name. */
 static void tie(const struct place *p, size_t n)
 {
 	bool buffer = false;

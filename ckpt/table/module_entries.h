@@ -9,11 +9,11 @@ struct arena;
 struct value;
 struct value_dict;
 
-/* What a name in a module's state dict is; or one that model states list, but have not. */
+/* The kind of a name in a module's state dict, or of one that model states only list. */
 struct module_entry {
 	const char *name; /* first: array_by_text */
-	bool buffer;      /* or what get_extra_state() returned */
-	const char *same; /* of a further name of a parameter: the one that DeepSpeed saves */
+	bool buffer;      /* also for the result of get_extra_state() */
+	const char *same; /* for a further name of a parameter: the name that DeepSpeed saves */
 };
 
 struct module_entries {
@@ -21,9 +21,9 @@ struct module_entries {
 	size_t n;
 };
 
-/* Find what the entries of `module` (may be NULL) are: what the object of model states lists,
- * and what it does not list but tells by the places of tensors.  When memory runs out, which the
- * arena remembers, there are none. */
+/* Find the kinds of the entries of `module` (may be NULL): from the lists in the object of model
+ * states, and from the places of tensors.  When memory runs out, there are no entries, and
+ * a->failed is set. */
 void module_entries_init(struct module_entries *e, struct arena *a, const struct value *root,
 			 const struct value_dict *module);
 const struct module_entry *module_entries_find(const struct module_entries *e, const char *name);

@@ -7,18 +7,17 @@
 #include <stdint.h>
 
 /*
- * Which ranks hold a group. A dense group is cut over all data-parallel ranks.
- * A group of experts exists `degree` times, each with other experts and cut over
- * some of the ranks: every degree-th rank or, with `data_first`, consecutive
- * ranks.
+ * Which ranks hold a group. A dense group is cut over all data-parallel ranks.  A group of experts
+ * exists `degree` times, each with other experts and cut over some of the ranks: every degree-th
+ * rank or, with `data_first`, consecutive ranks.
  *
  *     4 ranks, degree 2	ranks of the first	ranks of the second
  *     otherwise		0, 2			1, 3
  *     data_first		0, 1			2, 3
  *
- * Experts that tensor parallelism does not cut are spread over the ranks of all `lanes`,
- * which are tensor-parallel ranks; these are counted first.  Of other groups each lane
- * has its own, and `lanes` is 1.
+ * Experts that tensor parallelism does not cut are spread over the ranks of all `lanes`, which are
+ * tensor-parallel ranks; these are counted first.  Other groups exist once in each lane, and their
+ * `lanes` is 1.
  */
 struct rank_stripe {
 	unsigned ranks; /* ranks that one of the groups is cut over */
@@ -104,8 +103,8 @@ uint64_t partition_filled(const struct partition *p, unsigned rank);
 void partition_ranks_of(const struct partition *p, size_t i, uint64_t from,
 			uint64_t numel, unsigned *first, unsigned *end);
 
-/* The parameters of which `rank` may hold a part: [*first, *end).  In stages 1
- * and 2 it holds a part of all of them that have elements. */
+/* The parameters of which `rank` may hold a part: [*first, *end).  In stages 1 and 2 it holds a
+ * part of each of them that has elements. */
 void partition_params(const struct partition *p, unsigned rank, size_t *first, size_t *end);
 
 /* The part of parameter i that `rank` holds; numel is 0 if none. */

@@ -8,9 +8,8 @@
 struct dirlist;
 struct errmsg;
 
-/* A file of torch.save with the state dict that one rank of an FSDP run has, or rank 0 for
- * all; or one of safetensors with parts of tensors, as torch's HuggingFaceStorageWriter leaves
- * it. */
+/* A file of torch.save with the state dict of one rank of an FSDP run, or of rank 0 for all; or
+ * a file of safetensors with parts of tensors, as torch's HuggingFaceStorageWriter leaves it. */
 struct rank_file {
 	enum rank_file_kind {
 		RANK_FILE_NONE,
@@ -19,8 +18,8 @@ struct rank_file {
 		RANK_FILE_SHARD
 	} kind;
 	bool whole;     /* one for all ranks */
-	unsigned model; /* the number of one of several models, or of its optimizer */
-	unsigned world; /* how many ranks there are, or 0: the name does not say */
+	unsigned model; /* number of the model, or of an optimizer's model, if there are several */
+	unsigned world; /* number of ranks, or 0: the name does not record it */
 	unsigned rank;
 };
 
@@ -36,12 +35,12 @@ struct rank_files {
 	char *others; /* names of models that were not chosen; or NULL */
 };
 
-/* What the names of a directory say: RANK_FILE_MODEL before RANK_FILE_SHARD, or neither. */
+/* The kind of a directory by its names; RANK_FILE_MODEL takes precedence over RANK_FILE_SHARD. */
 enum rank_file_kind rank_files_kind(const struct dirlist *names);
 
 /*
- * Choose the files of the model that is called `model`, or of the first if that is NULL or no
- * model's.  -EBADMSG if files of ranks are missing, or are of runs of different sizes; -ENOMEM.
+ * Choose the files of the model called `model`, or of the first model if `model` is NULL or
+ * unknown.  -EBADMSG if files of ranks are missing, or are of runs of different sizes; -ENOMEM.
  * Messages begin with `dir`.  Call rank_files_done in the end.
  */
 int rank_files_find(struct rank_files *f, const struct dirlist *names, const char *model,

@@ -198,7 +198,7 @@ static int load_metadata(const struct rank_params_loader *l)
 	c->pp_degree = find_int(degrees, "pp_degree");
 	c->facts.module_dtype = DTYPE_OTHER;
 	c->facts.has_frozen = value_find_pairs(root, KEY_FROZEN_SHAPES) != NULL;
-	/* Stage 1 and others have None in any case (engine.py, _save_checkpoint). */
+	/* Stage 1 and others have None in either case (engine.py, _save_checkpoint). */
 	c->facts.excludes_frozen = frozen && frozen->kind == VALUE_NONE &&
 				   (c->facts.stage >= 2 || c->facts.zero3);
 	c->facts.round_robin = value_is_true(value_find(zero, "round_robin_gradients"));
@@ -219,8 +219,8 @@ static void list_groups(struct rank_params *c)
 	}
 }
 
-/* The type in which the model computes: that of the module's first tensor of an
- * optimizer parameter. */
+/* The type in which the model computes: that of the module's first tensor of an optimizer
+ * parameter. */
 static void find_module_dtype(const struct rank_params_loader *l)
 {
 	const struct value_dict *module = l->module;

@@ -21,20 +21,21 @@ struct value;
 struct rank_entry {
 	const char *name;
 	const struct stored *stored; /* NULL: see `why` */
-	/* 1: it is no plain tensor of a known type, and why; or an error of ptfile_tensor
-	 * and its message. */
+	/* 1: no plain tensor of a known type; or an error of ptfile_tensor.  `why` has the
+	 * reason. */
 	int rc;
 	const char *why;
-	enum param_kind kind; /* PARAM_TRAINED, PARAM_ALIAS: no view of weights needs it */
-	bool universal;       /* in the universal tree */
+	enum param_kind kind; /* PARAM_TRAINED, PARAM_ALIAS: not needed by views of weights */
+	bool universal;       /* part of the universal tree */
 };
 
-/* What a model-parallel rank has besides the optimizer's parameters. */
+/* A model-parallel rank's tensors besides the optimizer's parameters. */
 struct rank_rest {
-	/* Of `module`, in its order, in stage 3 only buffers; then of experts' files. */
+	/* Entries of `module`, in its order, in stage 3 only buffers; then those of experts'
+	 * files. */
 	struct rank_entry **v;
 	size_t n, cap;
-	/* What frozen_param_shapes lists, in its order; in stage 3 nothing. */
+	/* Entries that frozen_param_shapes lists, in its order; in stage 3 none. */
 	const struct rank_entry **frozen;
 	size_t nfrozen;
 	/* Further names of tensors: shared_params, then those that `module` shows. */
@@ -56,7 +57,7 @@ struct rank_params {
 	struct slice_group *groups;
 	size_t ngroups;
 	struct experts experts;
-	struct rank_rest rest; /* of stage 3 once it is read */
+	struct rank_rest rest; /* in stage 3 only after it was read */
 	struct run_facts facts;
 	bool zenflow;
 	int64_t dp_world_size;	/* -1 if not recorded */
@@ -66,15 +67,14 @@ struct rank_params {
 	struct errmsg_list warnings; /* skipped tensors, and why */
 };
 
-/* Makes the object of model states one that ZeRO would have saved; NULL when memory runs
- * out. */
+/* Converts the object of model states into the form that ZeRO saves; NULL when memory runs out. */
 struct rank_object {
 	struct value *(*make)(void *ctx, unsigned mp, struct ptfile *pt);
 	void *ctx;
 };
 
-/* Read the table of model-parallel rank `mp` of a scanned directory.  Messages name the
- * file.  `object` may be NULL: it is the file's. */
+/* Read the table of model-parallel rank `mp` of a scanned directory.  Messages name the file.
+ * `object` may be NULL: the file's object is used as it is. */
 int rank_params_load(struct rank_params *c, const struct tagdir *dir, unsigned mp,
 		     const struct rank_object *object, struct errmsg *err);
 void rank_params_done(struct rank_params *c);
@@ -84,18 +84,18 @@ void rank_params_done(struct rank_params *c);
 int rank_params_find_experts(struct rank_params *c, const struct tagdir *dir, unsigned tp,
 			     struct errmsg *err);
 
-/* Read `rest` from the open model states of stage 3; those of others are read with the table. */
+/* Read `rest` from the open model states of stage 3; other stages read it with the table. */
 int rank_params_read_rest(struct rank_params *c, const struct tagdir *dir,
 			  const struct ptfile *pt, struct errmsg *err);
 
-/* Fill in an entry that has a name from tensor `v` of the open file that has number `file`
- * among those of extents; `t` is the tensor if the entry's `rc` is 0.  -ENOMEM; other errors
- * are the entry's. */
+/* Fill in an entry, whose name is set, from tensor `v` of the open file, number `file` in
+ * extents; `t` becomes the tensor if the entry's `rc` is 0.  -ENOMEM; other errors are the
+ * entry's. */
 int rank_entry_read(struct rank_entry *e, struct arena *a, const struct ptfile *pt,
 		    uint32_t file, const struct value *v, struct tensor *t, struct errmsg *err);
 
-/* What a model-states file has of a frozen parameter, which is most likely number `index`
- * of those.  -EBADMSG if it has nothing. */
+/* Find the fragment of a frozen parameter in a model-states file; it is probably fragment
+ * `index`.  -EBADMSG if there is none. */
 int rank_params_fragment(const struct ptfile *pt, const char *name, size_t index,
 			 const struct value **out, struct errmsg *err);
 

@@ -26,11 +26,11 @@ struct rank_params_loader {
 	(errmsg_list_add(&(l)->c->warnings, &(l)->c->arena, fmt, ##__VA_ARGS__) ? 0       \
 	 : errmsg_nomem((l)->err, (l)->file))
 
-/* rank_params_module.c: add what the optimizer does not own. */
+/* rank_params_module.c: add the tensors that the optimizer does not own. */
 int rank_params_load_module(const struct rank_params_loader *l);
 
-/* Add an entry for `name`, tensor `v` of the open file `f`, which is `t` then.  Errors are
- * also those of the tensor, but of stage 3, whose universal tree does not have it. */
+/* Add an entry for `name`, tensor `v` of the open file `f`, and set `t` to the tensor.  Errors
+ * of the tensor are returned, too, except in stage 3, whose universal tree does not have it. */
 int rank_params_add_entry(const struct rank_params_loader *l, const struct ptfile *pt,
 			  const struct tag_file *f, const struct value *name, const struct value *v,
 			  struct rank_entry **out, struct tensor *t);

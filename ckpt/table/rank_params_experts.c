@@ -53,7 +53,7 @@ static int check_files(const struct rank_params_loader *l)
 	for (size_t i = 0; i < x->n && !zero3; i++) {
 		unsigned n = 0;
 
-		/* Of an expert there may be one of each tensor-parallel rank. */
+		/* There may be one file of an expert for each tensor-parallel rank. */
 		for (; (f = next_file(l, &at)) && f->id.layer == i; at++)
 			n += f->id.expert == n;
 		if (n != x->layers[i].n)
@@ -79,9 +79,9 @@ static const struct tag_file *find_file(const struct rank_params_loader *l, size
 }
 
 /*
- * Find the tensor-parallel ranks over which the experts of a layer are spread.  Where each of
- * them has a file of an expert that is not AutoEP's, experts are cut
- * (enable_expert_tensor_parallelism), which nothing else records; else there is one file.
+ * Find the tensor-parallel ranks over which the experts of a layer are spread.  If an expert that
+ * is not AutoEP's has a file of each of them, experts are cut (enable_expert_tensor_parallelism),
+ * which is not recorded otherwise; if experts are whole, each has one file.
  */
 static int find_lanes(const struct rank_params_loader *l, size_t i)
 {
@@ -184,8 +184,7 @@ static int claim(const struct rank_params_loader *l, struct slice *s)
 			return ERRMSG_FILE(l, -EBADMSG, "param_shapes: %s is not of %u experts",
 					   s->name, layer->local);
 	}
-	/* The parameter has another name in the whole model, and nothing says
-	 * which. */
+	/* The parameter has another name in the whole model, which is not recorded. */
 	if (!s->layer && experts_is_native(s->name))
 		return ERRMSG_FILE(l, -EBADMSG,
 				   "param_shapes: %s is of an expert whose MoE layer has no files",
@@ -198,7 +197,7 @@ static int check_degree(const struct rank_params_loader *l, size_t i)
 	const struct expert_layer *layer = &l->c->experts.layers[i];
 	const unsigned ranks = l->dir->dp_degree * layer->lanes;
 
-	/* Without ZeRO it does not show how many ranks there were. */
+	/* Without ZeRO the number of ranks is unknown. */
 	if ((layer->local && layer->n % layer->local) ||
 	    (l->dir->noptim && ranks % experts_degree(layer)))
 		return ERRMSG_FILE(l, -EBADMSG, "%u experts of MoE layer %zu (%s), %u on"
@@ -268,7 +267,7 @@ static int check_slice(const struct slice *s, const struct tag_file *f, const st
 }
 
 /* Find the slice of a key of a native expert's file `f` by the name that ranks use; NULL if
- * there is none.  Sets *own: is it a key of that expert? */
+ * there is none.  Sets *own to whether the key belongs to that expert. */
 static const struct slice *find_native(const struct rank_params *c, const struct expert_layer *layer,
 				       const struct tag_file *f, const struct value *key, bool *own)
 {
@@ -349,7 +348,7 @@ static int check_layer(const struct rank_params_loader *l, size_t number)
 	ptfile_close(&pt);
 	if (rc)
 		return rc;
-	/* What tensor-parallel ranks share is the first one's. */
+	/* Entries that tensor-parallel ranks share are added for the first one only. */
 	if (layer->lanes > 1 && !is_first(l))
 		return 0;
 	if (layer->fused)

@@ -28,10 +28,10 @@
 #include "ckpt/table/module_entries.h"
 #include "ckpt/table/rank_params_build.h"
 
-/* What is known of an entry besides. */
+/* Additional facts about an entry. */
 struct known {
 	const struct rank_entry *entry; /* once it is read */
-	bool owned;                     /* by the optimizer, which has no elements of it */
+	bool owned;                     /* the optimizer lists it, but has no elements of it */
 };
 
 struct reader {
@@ -39,7 +39,7 @@ struct reader {
 	const struct tag_file *file;
 	struct arena scratch;
 	struct module_entries entries;
-	struct known *known; /* of each of them */
+	struct known *known; /* additional facts, by entry */
 };
 
 int rank_params_fragment(const struct ptfile *pt, const char *name, size_t index,
@@ -109,7 +109,7 @@ int rank_params_add_entry(const struct rank_params_loader *l, const struct ptfil
 					       e->name);
 }
 
-/* What is known of a name, or NULL. */
+/* The additional facts about a name, or NULL. */
 static struct known *known_of(const struct reader *r, const struct module_entry *x)
 {
 	return x ? &r->known[x - r->entries.v] : NULL;
@@ -173,7 +173,7 @@ static int read_entry(struct reader *r, const struct value_pair *pair)
 	return 0;
 }
 
-/* Read a parameter that frozen_param_shapes lists.  As a rule `module` has it, too. */
+/* Read a parameter that frozen_param_shapes lists.  Usually `module` has it, too. */
 static int read_frozen(struct reader *r, const struct value *key, size_t index)
 {
 	const struct rank_params_loader *l = r->l;

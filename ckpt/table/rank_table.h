@@ -16,8 +16,8 @@ struct param_states;
 enum param_kind { PARAM_TRAINED, PARAM_FROZEN, PARAM_BUFFER, PARAM_ALIAS };
 
 /*
- * A parameter of the optimizer as one model-parallel rank has it: whole without tensor
- * parallelism, else this rank's slice.
+ * A parameter of the optimizer on one model-parallel rank: the whole parameter without tensor
+ * parallelism, else this rank's slice of it.
  */
 struct slice {
 	const char *name; /* first: array_by_text */
@@ -25,10 +25,10 @@ struct slice {
 	const uint64_t *shape;
 	uint64_t numel;
 	unsigned mp; /* model-parallel rank */
-	/* The place in a flat group: */
+	/* The place of the parameter in a flat group (ZeRO's partitions cut that group): */
 	uint32_t group;
 	uint32_t index;	 /* position in the group */
-	/* The layer of an expert; NULL: it is no expert.  `name` is the one that the rank uses
+	/* The layer of an expert, or NULL.  `name` is then the name that the rank uses
 	 * (experts.h). */
 	const struct expert_layer *layer;
 	unsigned ep;	  /* expert-parallel rank */
@@ -44,19 +44,18 @@ struct ties {
 	size_t n, cap;
 };
 
-/* Add one, whose names live as long as the arena.  False when that is exhausted. */
+/* Add a pair of names, which live as long as the arena.  False when that is exhausted. */
 bool ties_add(struct ties *t, struct arena *a, const char *name, const char *of);
 
-/* Slices in the order of param_shapes and of a flat group (ZeRO-3: a sub-group).  In
- * stages 1 and 2 those without elements are only here: the optimizer does not have
- * them, but the module. */
+/* Slices in the order of param_shapes and of a flat group (ZeRO-3: a sub-group).  In stages 1
+ * and 2 slices without elements are listed here although only the module has them. */
 struct slice_group {
 	const struct slice **slices;
 	size_t n;
-	unsigned degree; /* expert-parallel ranks, each with a group of its own; 1: one has all
-			  * experts, or these are none */
+	unsigned degree; /* number of expert-parallel ranks, each with its own group; 1: one rank
+	                  * has all experts, or there are none */
 	unsigned lanes; /* see struct rank_stripe */
-	/* Once checkpoint_ops.states was called for one of them: */
+	/* Set by checkpoint_ops.states: */
 	const struct param_states *states;
 	bool replicated; /* each data-parallel rank keeps states of whole parameters (Muon) */
 	bool data_first; /* experts: see struct rank_stripe */
@@ -64,28 +63,29 @@ struct slice_group {
 	const uint64_t *padding; /* after each parameter, by `index`; NULL: none */
 };
 
-/* What a model-parallel rank has of the optimizer's parameters. */
+/* A model-parallel rank's parameters of the optimizer. */
 struct rank_table {
 	const struct slice *slices; /* sorted by name */
 	size_t nslices;
 	const struct slice_group *groups;
 	size_t ngroups;
-	const char *refused; /* why they have no states of the optimizer; or NULL */
-	bool lost;           /* since its files are missing */
+	const char *refused; /* why the optimizer's states cannot be read; or NULL */
+	bool lost;           /* they cannot because files are missing */
 };
 
-/* The slice of the parameter called `name` among those of a rank, or NULL. */
+/* The slice of a rank that is called `name`, or NULL. */
 static inline const struct slice *slice_find(const struct slice *v, size_t n, const char *name)
 {
 	return array_find(v, n, sizeof(*v), name);
 }
 
-/* What is recorded of the run that saved a checkpoint. */
+/* Recorded facts about the run that saved a checkpoint. */
 struct run_facts {
-	const char *source; /* in words, if DeepSpeed did not write it; or NULL */
+	const char *source; /* the program in words, if it was not DeepSpeed; or NULL */
 	const char *ds_version; /* "" if unknown */
 	int64_t stage; /* of ZeRO, by ds_config; -1 if not recorded */
-	int64_t global_steps, skipped_steps; /* these by an overflow; -1 if not recorded */
+	int64_t global_steps, skipped_steps; /* skipped because of an overflow; -1 if not
+	                                      * recorded */
 	enum dtype module_dtype; /* the model's own; DTYPE_OTHER if unknown */
 	bool zero3;       /* files of stage 3 */
 	bool bf16_names;  /* names of optimizer shards begin with bf16_ */
@@ -93,7 +93,7 @@ struct run_facts {
 	bool round_robin; /* ds_config says round_robin_gradients */
 	bool has_uc_info; /* universal_checkpoint_info */
 	bool has_frozen;  /* frozen parameters are in the model states */
-	bool excludes_frozen; /* the run left them out, if it had any */
+	bool excludes_frozen; /* the run left them out of the checkpoint, if it had any */
 };
 
 #endif

@@ -29,7 +29,7 @@
 /* At most this many missing files are listed one by one. */
 #define MISSING_MAX 100
 
-/* Add the file that entry `i` of `dir` names, with its path only.  -ENOMEM. */
+/* Add the file of entry `i` of `dir`, with only its path filled in.  -ENOMEM. */
 static int add_file(struct tagdir *d, const struct dirlist *dir, size_t i,
 		    struct ckname id, struct errmsg *err)
 {
@@ -47,7 +47,7 @@ static int add_file(struct tagdir *d, const struct dirlist *dir, size_t i,
 	return 0;
 }
 
-/* `*stage0`: it is DIR_STAGE0 if no shards are found. */
+/* `*stage0` is set if it is DIR_STAGE0 unless shards are found. */
 static int scan_names(struct tagdir *d, const struct dirlist *names, bool *stage0,
 		      struct errmsg *err)
 {
@@ -132,7 +132,7 @@ static int find_numbered(void *ctx, size_t i, struct errmsg *err)
 	return tag_file_find(&((struct tagdir *)ctx)->files[i], err);
 }
 
-/* By kind and place; a kind's names lack some of the numbers, which are 0. */
+/* By kind and numbers; the numbers that a kind lacks are 0. */
 static int by_id(const void *a, const void *b)
 {
 	const struct ckname *const x = &((const struct tag_file *)a)->id;
@@ -146,12 +146,12 @@ static int by_place(const void *a, const void *b)
 {
 	const struct tag_file *const x = a, *const y = b;
 
-	/* A key of tagdir_find may have no name. */
+	/* The key of tagdir_find may have no name. */
 	return by_id(x, y) ?: (x->name ? strcmp(x->name, y->name) : 0);
 }
 
-/* Sort the files, find those of each kind, and widen the grid of ranks to hold all that
- * left a file. */
+/* Sort the files, find the range of each kind, and make the grid of ranks large enough for all
+ * files. */
 static void sort_files(struct tagdir *d)
 {
 	struct tag_file *first[TAG_FILE_KINDS];
@@ -214,8 +214,8 @@ const struct tag_file *tagdir_find_shared(const struct tagdir *d, struct ckname 
 /* Told of a file that is missing; false: no more, please. */
 typedef bool gap_fn(void *ctx, const struct ckname *missing);
 
-/* Call `gap` for each rank without a file of a kind, of which one of `dp` data-parallel
- * ranks has one each.  Returns whether it always returned true. */
+/* Call `gap` for each rank without a file of a kind, if each of `dp` data-parallel ranks must
+ * have one.  Returns whether it always returned true. */
 static bool find_gaps(const struct tagdir *d, enum tag_file_kind kind,
 		      unsigned dp, gap_fn *gap, void *ctx)
 {
@@ -405,7 +405,7 @@ static bool report_gap(void *ctx, const struct ckname *missing)
 	return true;
 }
 
-/* Widen the grid to the number of data-parallel ranks that a file records. */
+/* Make the grid large enough for the data-parallel ranks that a file records. */
 static void try_file(struct tagdir *d, const struct tag_file *f, const struct errmsg_sink *found)
 {
 	struct errmsg err;
@@ -438,7 +438,7 @@ void tagdir_find_missing(struct uckpt *u, const char *path, const struct errmsg_
 	tagdir_done(&d);
 }
 
-/* torch.save(None) writes 147 bytes in its old format, and more in the new one. */
+/* A file of torch.save(None) has 147 bytes in the old format, and more in the new one. */
 #define FILE_LEAST 100
 
 const struct tag_file *tagdir_find_tiny(const struct tagdir *d, size_t *n)

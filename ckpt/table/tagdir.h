@@ -15,8 +15,8 @@ struct ptfile;
 struct uckpt;
 
 /*
- * The files of a tag directory, by their names: one for each rank, none missing.  A file is
- * opened only if the names are not those of one save.
+ * The files of a tag directory, by their names: one for each rank, none missing.  Files are opened
+ * only if the names cannot be those of one save.
  */
 struct tagdir {
 	struct uckpt *u;
@@ -49,27 +49,27 @@ struct tagdir {
 };
 
 /*
- * Scan a tag directory, whose list is `names` unless it is NULL.  Fails with one message if it
- * cannot be a complete checkpoint of ZeRO's, or without ZeRO, which has no optimizer shards: as
- * detect_explain, or -EBADMSG if a rank's file is missing.  Call tagdir_done in the end.
+ * Scan a tag directory; `names` is its list, or NULL.  Fails with one message if it cannot be a
+ * complete checkpoint of ZeRO's, or without ZeRO, which has no optimizer shards: as detect_explain,
+ * or -EBADMSG if a rank's file is missing.  Call tagdir_done in the end.
  */
 int tagdir_scan(struct uckpt *u, struct tagdir *d, const char *path, const struct dirlist *names,
 		struct errmsg *err);
 void tagdir_done(struct tagdir *d);
 
-/* Keep the files of the newest save, if files record that it had fewer ranks than there are.
- * Returns whether files were left out; those that stay have other numbers then. */
+/* Keep only the files of the newest save, if files record that it had fewer ranks than there
+ * are. Returns whether files were left out, which renumbers the others. */
 bool tagdir_keep_newest(struct tagdir *d);
 
 /*
- * For a directory that is no complete checkpoint: report each optimizer shard and
- * model-states file that cannot be read, then each that is missing.  The ranks are those
- * that left a file, and as many data-parallel ones as a file records.
+ * For a directory that is no complete checkpoint: report each optimizer shard and model-states file
+ * that cannot be read, then each that is missing.  The grid has all ranks with a file, and as many
+ * data-parallel ranks as a file records.
  */
 void tagdir_find_missing(struct uckpt *u, const char *path, const struct errmsg_sink *found);
 
-/* The index in `model` of the first file of model-parallel rank `mp`.  In ZeRO-3
- * its data-parallel ranks have one each; they agree on all that concerns us. */
+/* The index in `model` of the first file of model-parallel rank `mp`.  In ZeRO-3 its
+ * data-parallel ranks have a file each, which agree on everything that is read from them. */
 static inline size_t tagdir_model_number(const struct tagdir *d, unsigned mp)
 {
 	return (size_t)mp * (d->zero3 ? d->dp_degree : 1);
@@ -79,7 +79,7 @@ static inline size_t tagdir_model_number(const struct tagdir *d, unsigned mp)
  * NULL. */
 const struct tag_file *tag_files_find(const struct tag_file *v, size_t n, const struct ckname *id);
 
-/* The same among all, of this name unless `name` is NULL. */
+/* The same among all files; its name must be `name` unless that is NULL. */
 const struct tag_file *tagdir_find(const struct tagdir *d,
 				   const struct ckname *id, const char *name);
 

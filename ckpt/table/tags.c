@@ -63,7 +63,7 @@ int64_t tags_step(const char *name)
 	return strtoll(name + skip, NULL, 10);
 }
 
-/* The step of a tag, or of the directory that has it: "checkpoint_4/pytorch_model". */
+/* The step of a tag, or of its parent directory: "checkpoint_4/pytorch_model". */
 static int64_t step_of(const char *below, const char *name)
 {
 	const char *const slash = below ? strrchr(below, '/') : NULL;
@@ -72,7 +72,7 @@ static int64_t step_of(const char *below, const char *name)
 	return step < 0 && below ? tags_step(slash ? slash + 1 : below) : step;
 }
 
-/* `below` is the directory in that of the list, or NULL. */
+/* `below` is the path from the listed directory to the tag's parent, or NULL. */
 static int add_tag(struct tag_list *t, const char *below, const char *name, const struct stat *st)
 {
 	if (!array_reserve(&t->v, &t->cap, t->n + 1, sizeof(*t->v)))
@@ -108,7 +108,7 @@ static char *tag_path(struct uckpt *u, const char *dir, const struct dirlist_ent
 	return NULL;
 }
 
-/* What is looked for, and where it is listed. */
+/* What to search for, and where to list it. */
 struct tag_search {
 	struct uckpt *u;
 	bool (*is_wanted)(struct uckpt *u, const char *path);
@@ -116,8 +116,8 @@ struct tag_search {
 	size_t max; /* of these */
 };
 
-/* Add the tags of `dir`, and of directories to a depth of `levels`, until there are
- * enough.  One that is removed meanwhile is ignored. */
+/* Add the tags of `dir`, and of directories to a depth of `levels`, until `max` are found.  A
+ * tag that is removed meanwhile is ignored. */
 static int collect(const struct tag_search *s, const char *dir, const char *below,
 		   unsigned levels, struct errmsg *err)
 {
@@ -254,7 +254,7 @@ static void sort_tags(struct uckpt *u, const char *dir, struct tag_list *t)
 		put_first(t, i);
 }
 
-/* verl writes the number of the newest step that is whole, as Megatron-LM does. */
+/* verl writes the number of the newest complete step, as Megatron-LM does. */
 static void put_iteration_first(struct uckpt *u, const char *dir, struct tag_list *t)
 {
 	char *text = read_latest(u, dir, "latest_checkpointed_iteration.txt");
@@ -297,7 +297,7 @@ int tags_list(struct uckpt *u, const char *dir, bool below, struct tag_list *out
 	return list(u, dir, below, detect_has_views, out, err);
 }
 
-/* Is it a tag, or has it the name of one or some of its files? */
+/* Is it a tag, or does it look like an incomplete one, by its name or its files? */
 static bool should_be_tag(struct uckpt *u, const char *path)
 {
 	const enum dir_kind kind = detect(u, path, NULL);
@@ -358,8 +358,8 @@ static char *choose_weights(struct uckpt *u, const char *path, struct tag_list *
 	return t->n ? tags_join(path, t->v[0].name) : strdup(path);
 }
 
-/* Choose the directory where there is no ZeRO tag: the one that `latest` names, or
- * `path`, unless it has tags below. */
+/* Choose a directory if there is no ZeRO tag: the one that `latest` names, or `path`, unless it
+ * has tags below. */
 static char *choose_other(struct uckpt *u, const char *path, struct tag_list *t)
 {
 	char *const named = t->latest ? tags_join(path, t->latest) : NULL;

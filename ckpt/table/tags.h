@@ -22,7 +22,7 @@ enum tags_choice {
 	TAGS_LATEST, /* `latest` names it */
 	TAGS_STEP,   /* it has the highest global_step number */
 	TAGS_MTIME,  /* it was changed last; none has a number */
-	TAGS_BELOW,  /* the newest of those in directories of the path */
+	TAGS_BELOW,  /* it is the newest tag in directories of the path */
 	TAGS_WEIGHTS, /* there is no ZeRO tag, but weights of Hugging Face */
 	TAGS_NONE,   /* neither */
 };
@@ -42,8 +42,8 @@ struct tag_list {
 int tags_list(struct uckpt *u, const char *dir, bool below,
 	      struct tag_list *out, struct errmsg *err);
 
-/* List also what would be tags of `dir` if they were whole: directories with some of a tag's
- * files, or with the name of a step. */
+/* List also incomplete tags of `dir`: directories with some of a tag's files, or with the name
+ * of a step. */
 int tags_list_all(struct uckpt *u, const char *dir, struct tag_list *out, struct errmsg *err);
 void tags_done(struct tag_list *t);
 
@@ -60,8 +60,8 @@ int tags_pointer(struct uckpt *u, const char *dir, const char *file, char **out,
  * "checkpoint_<N>" or "iter_<N>"; -1 for other names. */
 int64_t tags_step(const char *name);
 
-/* Is there a ZeRO tag in `dir`, or in one of its directories or of theirs; a directory with
- * Hugging Face weights? */
+/* Is there a ZeRO tag in `dir`, or up to two directories below?  The same for Hugging Face
+ * weights. */
 bool tags_exist_below(struct uckpt *u, const char *dir);
 bool tags_weights_below(struct uckpt *u, const char *dir);
 

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Rules from JSON, as values of the form that a checkpoint's
- * universal_checkpoint_info has.  Python's types matter where they reach the
- * files of the tree: a sub-parameter's shape is a tuple, its patterns a list
- * (DeepSpeed 0.19.8, checkpoint/universal_checkpoint.py SubparamShape).
+ * Converts rules in JSON to values of the form of a checkpoint's universal_checkpoint_info.
+ * Python's types matter where they reach the files of the tree: a sub-parameter's shape is a tuple,
+ * its patterns a list (DeepSpeed 0.19.8, checkpoint/universal_checkpoint.py SubparamShape).
  */
 #include "ckpt/table/user_rules.h"
 
@@ -22,11 +21,10 @@
 #define RULES_BYTES_MAX (1u << 20)
 
 /*
- * What Megatron-DeepSpeed's checkpoints of one tensor-parallel rank lack, or
- * say wrongly.  Pipelines name a layer by its number, other models
- * language_model.encoder.layers.N.  Which order the rows of query_key_value
- * have no file tells: since 2024-12-04 each rank has all Q, then all K, then
- * all V of its heads, before that q, k and v alternated by heads.
+ * Rules that Megatron-DeepSpeed's checkpoints of one tensor-parallel rank lack, or record wrongly.
+ * Pipelines name a layer by its number, other models language_model.encoder.layers.N.  The order of
+ * the rows of query_key_value is not recorded: since 2024-12-04 each rank has all Q, then all K,
+ * then all V of its heads, before that q, k and v alternated by heads.
  */
 #define MEGATRON_LAYERS                                                         \
 	"\"tp_replicated_parameter_patterns\": ["                               \

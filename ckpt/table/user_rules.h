@@ -16,12 +16,12 @@ struct user_rules {
 	struct user_rules_level {
 		char *name; /* the file, or "preset NAME"; NULL: not given */
 		const struct value *info;
-	} preset, file; /* the file is asked first */
+	} preset, file; /* the file takes precedence */
 	struct arena *arena;
 };
 
-/* Zeroed rules are empty.  -EBADMSG for what is no such object, -EINVAL for an
- * unknown preset, or the system's error. */
+/* Read the rules, which must be zeroed.  -EBADMSG for a malformed object, -EINVAL for an unknown
+ * preset, or the system's error. */
 int user_rules_read(struct user_rules *r, const char *path, struct errmsg *err);
 int user_rules_preset(struct user_rules *r, const char *name, struct errmsg *err);
 void user_rules_done(struct user_rules *r);

@@ -57,7 +57,8 @@ static int make_tables(struct zero_checkpoint *r, struct errmsg *err)
 	return 0;
 }
 
-/* Do the model states record fewer ranks than there are, or no layers of a pipeline? */
+/* Do the model states record fewer ranks than there are files, or no pipeline although layers
+ * have files? */
 static bool has_more_files(const struct zero_checkpoint *r)
 {
 	const struct rank_params *c = &r->model.ranks[0];
@@ -74,8 +75,8 @@ static struct value *make_object(void *ctx, unsigned mp, struct ptfile *pt)
 	return stage0_model(&r->stage0[mp], pt->root, &pt->arena);
 }
 
-/* Load the model.  If the tag was saved before by more ranks, do so without their files,
- * which make a complete grid, too. */
+/* Load the model.  If an earlier save of the tag had more ranks, retry without their files, with
+ * which the grid looked complete. */
 static int load_model(struct zero_checkpoint *r, const struct user_rules *user, struct errmsg *err)
 {
 	const struct rank_object object = { make_object, r };
@@ -88,7 +89,7 @@ static int load_model(struct zero_checkpoint *r, const struct user_rules *user, 
 	return model_load(&r->model, &r->dir, user, own, err);
 }
 
-/* Tell the table which files there are. */
+/* Set the table's list of files. */
 static void set_files(struct zero_checkpoint *r)
 {
 	const struct tagdir *d = &r->dir;
@@ -120,7 +121,7 @@ static int zero_list(struct checkpoint *c, struct errmsg *err)
 	return rc;
 }
 
-/* Tell it what the model states say. */
+/* Fill in the table from the model states. */
 static int set_ranks(struct zero_checkpoint *r, struct errmsg *err)
 {
 	const struct rank_params *first = r->model.ranks;
@@ -213,11 +214,11 @@ struct loading {
 	struct zero_checkpoint *r;
 	unsigned *shards;
 	size_t n;
-	size_t needed; /* the others are loaded early */
+	size_t needed; /* the first so many are required; the others are loaded early */
 };
 
-/* From a far store so many maps are loaded before they are needed, or as many as there
- * are: one takes as long as several at once. */
+/* From a far store at least this many maps are loaded ahead: several at once take as long as
+ * one. */
 #define EARLY_MIN 8
 
 int zero_compare_shards(const struct zero_checkpoint *r, unsigned a, unsigned b, bool alike,
@@ -240,7 +241,7 @@ static int find_paddings(struct shard *s, const struct partition *p, const uint6
 	return s->arena.failed ? -ENOMEM : 0;
 }
 
-/* Tell the table what the first shard of a model-parallel rank says of its groups. */
+/* Set the states of a model-parallel rank's groups from its first shard. */
 static int set_groups(struct zero_checkpoint *r, unsigned mp, struct shard *s, struct errmsg *err)
 {
 	struct rank_params *c = &r->model.ranks[mp];
@@ -290,12 +291,12 @@ static int load_indexed(void *ctx, size_t i, struct errmsg *err)
 	const struct loading *l = ctx;
 	const int rc = load_one(l->r, l->shards[i], err);
 
-	/* Whoever needs it meets the error. */
+	/* A reader that needs the shard will get the error. */
 	return i < l->needed ? rc : 0;
 }
 
-/* List the missing ones of shards first, first + step, ... below `end`, as long as the
- * list is shorter than `most`. */
+/* List the missing ones of shards first, first + step, ... below `end`, until the list has
+ * `most`. */
 static void list_missing(struct loading *l, unsigned first, unsigned end, unsigned step, size_t most)
 {
 	for (unsigned i = first; i < end && l->n < most; i += step)
@@ -314,8 +315,8 @@ static size_t count_early(const struct zero_checkpoint *r)
 	return n < EARLY_MIN ? EARLY_MIN : n;
 }
 
-/* Load the missing ones of shards first, first + step, ... below `end`, and perhaps
- * some of those that follow, below `last`. Called with the lock held. */
+/* Load the missing ones of shards first, first + step, ... below `end`, and perhaps some later
+ * ones, below `last`.  The caller holds the lock. */
 static int load_missing(struct zero_checkpoint *r, unsigned first, unsigned end, unsigned step,
 			unsigned last, struct errmsg *err)
 {
@@ -378,7 +379,7 @@ static int check_steps(const struct zero_checkpoint *r, unsigned mp, struct errm
 	return zero_compare_shards(r, 0, zero_shard_number(r, mp, 0), false, err);
 }
 
-/* Load the profiles of all model-parallel ranks, in parallel. */
+/* Load the first shard of each model-parallel rank, in parallel. */
 static int zero_check(struct checkpoint *c, bool states, struct errmsg *err)
 {
 	struct zero_checkpoint *r = (struct zero_checkpoint *)c;
@@ -424,7 +425,7 @@ static int stage0_parts(struct checkpoint *c, const struct part_run *v, size_t n
 	return ok ? 0 : errmsg_nomem(err, c->path);
 }
 
-/* Append the 0-d tensor that the first rank has for all parameters of a group. */
+/* Append the 0-d tensor that the first rank has for the whole group. */
 static int add_number(const struct zero_checkpoint *r, const struct param *p,
 		      const struct param_state *state, struct extent_map *to, struct errmsg *err)
 {
@@ -482,13 +483,13 @@ static void zero_warm(struct checkpoint *c, size_t n)
 	}
 }
 
-/* ZeRO's shards may have been written to a tag that was taken for one without. */
+/* ZeRO's shards may have been written since to a tag that had none. */
 static bool stage0_is_chosen(const struct checkpoint *c)
 {
 	return detect(c->u, c->path, NULL) == DIR_STAGE0;
 }
 
-/* Model states have both, in another form. */
+/* Model states without ZeRO have both objects, in another form. */
 static struct value *stage0_object(struct checkpoint *c, enum checkpoint_object what, unsigned mp,
 				   unsigned rank, struct file_layout *d)
 {

@@ -15,17 +15,16 @@
 struct errmsg;
 
 /*
- * A checkpoint of DeepSpeed's: the model (names and shapes), read when it is opened, and
- * the shards' maps (where each rank's slices lie), loaded when first needed and
- * then kept. Shards are numbered as in dir.optim: data-parallel rank r of
- * model-parallel rank mp is mp * dp_degree + r.
+ * A checkpoint that DeepSpeed saved: the model (names and shapes), read when it is opened, and the
+ * shards' maps (where each rank's slices lie), loaded when first needed and then kept. Shards are
+ * numbered as in dir.optim: data-parallel rank r of model-parallel rank mp is mp * dp_degree + r.
  */
 struct zero_checkpoint {
 	struct checkpoint c;
 	struct tagdir dir;
 	struct model model;
-	struct rows rows;           /* of views of weights, once one was asked for */
-	struct stage0_rank *stage0; /* of each model-parallel rank; NULL: ZeRO saved it */
+	struct rows rows;           /* of views of weights, once requested */
+	struct stage0_rank *stage0; /* of each model-parallel rank; NULL: saved with ZeRO */
 	size_t nstage0;
 
 	pthread_mutex_t lock;   /* held while shards are being read */
@@ -35,11 +34,10 @@ struct zero_checkpoint {
 				 * its first shard */
 };
 
-/* Errors are those of tagdir_scan and model_load; of stage0_find, of what was saved without
- * ZeRO. */
+/* Errors are those of tagdir_scan and model_load, and without ZeRO those of stage0_find. */
 extern const struct checkpoint_ops zero_checkpoint_ops, stage0_checkpoint_ops;
 
-/* `c` if it is one of these, else NULL. */
+/* Return `c` as a ZeRO checkpoint, or NULL if another loader made it. */
 static inline struct zero_checkpoint *zero_of(struct checkpoint *c)
 {
 	return c->ops == &zero_checkpoint_ops || c->ops == &stage0_checkpoint_ops
@@ -47,13 +45,13 @@ static inline struct zero_checkpoint *zero_of(struct checkpoint *c)
 		       : NULL;
 }
 
-/* Load, in parallel, the maps of rank 0 and of every `step`-th of the
- * data-parallel ranks [first, end) of a model-parallel rank, unless loaded.  Of a far
- * store some that follow are loaded, too. */
+/* Load, in parallel, the maps of rank 0 and of every `step`-th of the data-parallel ranks
+ * [first, end) of a model-parallel rank, unless loaded.  From a far store some later ones are
+ * loaded, too. */
 int zero_load_shards(struct zero_checkpoint *r, unsigned mp, unsigned first, unsigned end,
 		     unsigned step, struct errmsg *err);
 
-/* Compare two shards, by number, which must be loaded: shard_check_equal. */
+/* Compare two loaded shards, by number, with shard_check_equal. */
 int zero_compare_shards(const struct zero_checkpoint *r, unsigned a, unsigned b, bool alike,
 			struct errmsg *err);
 

@@ -25,7 +25,7 @@
 #include "ckpt/io/shards.h"
 #include "ckpt/zero/checkpoint.h"
 
-/* Bytes of each of two ranks' tensors that are compared at a time. */
+/* Bytes of each rank's tensor that are compared at a time. */
 #define COMPARED_MAX (64u << 10)
 
 /* For tdestroy: the nodes of the search tree have other owners. */
@@ -73,13 +73,13 @@ static int add_row(struct rows_finder *f, enum param_kind kind, struct param *p)
 	return 0;
 }
 
-/* Add a row that the universal tree does not have, or has in another form. */
+/* Add a row that the universal tree lacks, or has in another form. */
 static int add_new(struct rows_finder *f, enum param_kind kind, struct param p)
 {
 	return add_row(f, kind, arena_copy(&f->rows->arena, &p, sizeof(p)));
 }
 
-/* Return how many bytes of the file a tensor takes, from the first of its elements on. */
+/* The number of bytes in the file from the first of a tensor's elements to the last. */
 static uint64_t span_of(const struct stored *s, uint64_t *at)
 {
 	const size_t item = dtype_size(s->dtype);
@@ -151,7 +151,7 @@ int rows_add_stored(struct rows_finder *f, const struct rank_entry *e)
 		return rows_leave_out(f, e->name, e->why);
 	if (x)
 		return check_same(f, x, s);
-	/* The universal tree has it, as a rule. */
+	/* Usually the universal tree has it. */
 	x = find_param(f, e->name);
 	if (x && x->module == s) {
 		x->dtype = s->dtype;
@@ -204,7 +204,7 @@ static int add_slots(struct rows_finder *f, const struct frozen_param *p)
 						  .own = p });
 }
 
-/* Read what stage 3 has besides the optimizer's parameters, and what it has of frozen ones. */
+/* Read a stage-3 rank's tensors besides the optimizer's parameters, and its frozen ones. */
 static int read_rest3(struct rows_finder *f, struct rank_params *c)
 {
 	const struct tagdir *d = &f->r->dir;
@@ -235,7 +235,7 @@ static int add_kind(struct rows_finder *f, const struct rank_rest *rest, enum pa
 	return rc;
 }
 
-/* Add frozen parameters: those that are listed come first. */
+/* Add frozen parameters, first those that are listed. */
 static int add_frozen(struct rows_finder *f, const struct rank_params *c)
 {
 	const struct rank_rest *rest = &c->rest;
@@ -365,7 +365,7 @@ int rows_find(struct checkpoint *c, struct errmsg *err)
 		rc = add_rank(&f, &r->model.ranks[mp]);
 		layers |= r->model.ranks[mp].facts.is_pipeline;
 	}
-	/* Other files of layers are of a former save. */
+	/* Without a pipeline, files of layers belong to a former save. */
 	if (!rc && layers)
 		rc = rows_find_layers(&f);
 	tdestroy(f.names, keep);

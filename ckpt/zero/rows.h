@@ -11,7 +11,7 @@ struct errmsg;
 struct param;
 struct zero_checkpoint;
 
-/* The rows of a ZeRO checkpoint that views of weights have, and what only they need. */
+/* The rows of views of weights of a ZeRO checkpoint, with data that only these views need. */
 struct rows {
 	struct arena arena;
 	struct param **v; /* in the order of zero_to_fp32.py */
@@ -20,10 +20,10 @@ struct rows {
 };
 
 /*
- * Find them, for checkpoint_ops.order: names and shapes are those of one model-states file per model-parallel rank;
- * with ZeRO-3 and frozen parameters all model-states files are opened, and of a pipeline the
- * layers' files.  Tensors that are no plain ones, or of unknown types, are left out.  Errors
- * are those of checkpoint_open.
+ * Find the rows, for checkpoint_ops.order: names and shapes are those of one model-states file per
+ * model-parallel rank; with ZeRO-3 and frozen parameters all model-states files are opened, and of
+ * a pipeline the layers' files.  Tensors that are not plain, or of unknown types, are left out.
+ * Errors are those of checkpoint_open.
  */
 int rows_find(struct checkpoint *c, struct errmsg *err);
 void rows_done(struct zero_checkpoint *r);
@@ -38,20 +38,20 @@ struct rows_finder {
 
 int rows_nomem(const struct rows_finder *f);
 
-/* Note that a tensor is no row. -ENOMEM. */
+/* Note why a tensor has no row. -ENOMEM. */
 int rows_leave_out(struct rows_finder *f, const char *name, const char *why);
 
-/* NULL if there is none. */
+/* Return the row of that name, or NULL. */
 struct param *rows_by_name(const struct rows_finder *f, const char *name);
 
 /*
- * Add the row of a tensor that the optimizer does not own.  If an earlier rank has one of
- * that name, both must be equal, or the row is refused: how a parameter is cut follows from
- * the optimizer's shards; nothing records a cut of other tensors.
+ * Add the row of a tensor that the optimizer does not own.  If an earlier rank has a tensor of that
+ * name, both must be equal, or the row is refused: only the optimizer's shards show how a tensor is
+ * cut.
  */
 int rows_add_stored(struct rows_finder *f, const struct rank_entry *e);
 
-/* Add what a pipeline's layers have besides the optimizer's parameters. */
+/* Add the tensors of a pipeline's layers that are no parameters of the optimizer. */
 int rows_find_layers(struct rows_finder *f);
 
 #endif

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The layers of a pipeline have files of their own (deepspeed/runtime/pipe/module.py,
- * save_state_dict): each the state dict of one layer, from the first data-parallel rank of
- * each tensor-parallel one.  The optimizer's parameters are better in its shards; buffers
+ * save_state_dict): each the state dict of one layer, from the first data-parallel rank of each
+ * tensor-parallel one.  The optimizer's shards have more precise copies of its parameters; buffers
  * and frozen parameters are only here.
  *
- * Parameters are called <layer>.<name>, and those of a tied module tied_modules.<key>.<name>.
- * The key is not in the layer's file; the layer is tied if a trained parameter of the tied
- * module has the name, the shape and the values of the file's.  A tied module without trained
- * parameters is called by its layer.
+ * Parameters are called <layer>.<name>, and those of a tied module tied_modules.<key>.<name>.  The
+ * key is not in the layer's file; the layer is tied if a trained parameter of the tied module has
+ * the name, the shape and the values of the file's.  A tied module without trained parameters is
+ * called by its layer.
  */
 #include <errno.h>
 #include <search.h>
@@ -26,10 +26,10 @@
 #include "ckpt/zero/checkpoint.h"
 #include "ckpt/zero/rows.h"
 
-/* Elements that tell whether two tensors are the same. */
+/* Number of elements that are compared to identify a tensor. */
 #define PROBE 1024
 
-/* A layer's file that is open. */
+/* An open file of a layer. */
 struct layer {
 	struct rows_finder *f;
 	const struct tag_file *file;
@@ -77,7 +77,7 @@ static bool is_slice(const struct layer *l, const struct slice *s, const struct 
 	       begins_with(r, s, r->c.ranks[s->mp].groups[s->group].states->v, first, t.dtype, n);
 }
 
-/* Return the prefix of the open layer's names if it is tied, in the arena; or NULL. */
+/* If the open layer is tied, return the prefix of its names, in the arena; or NULL. */
 static char *find_tie(struct layer *l)
 {
 	const struct model *m = &l->f->r->model;
@@ -107,7 +107,7 @@ static bool is_trained(const struct rows_finder *f, const char *name)
 	return listed;
 }
 
-/* Add an entry of the open file.  Those that differ between the layer's files are refused. */
+/* Add an entry of the open file.  An entry that differs between the layer's files is refused. */
 static int add_entry(struct layer *l, const char *name, const struct value *v)
 {
 	struct rows_finder *f = l->f;

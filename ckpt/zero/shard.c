@@ -33,15 +33,15 @@ const char *shard_group_name(const struct shard_reader *r, size_t g)
 	return group->n ? group->slices[0]->name : "no parameter";
 }
 
-/* Has every optimizer a state of this name with an element for each of a parameter's?
- * Of others there may be any number: 8-bit optimizers have one for each block. */
+/* Does every optimizer keep one element of this state for each element of a parameter?  Other
+ * states may have any number: 8-bit optimizers have one for each block. */
 static bool is_of_adam(const char *state)
 {
 	return strcmp(state, "exp_avg") == 0 || strcmp(state, "exp_avg_sq") == 0;
 }
 
-/* Is a tensor without elements in a file of its own?  Other optimizers' states may have none
- * at all. */
+/* Is a tensor without elements in a file of its own?  States of other optimizers may really be
+ * empty. */
 static bool is_offloaded(const struct shard_reader *r, const struct value *v, const char *what)
 {
 	return r->c->facts.zero3 && (is_of_adam(what) || tensor_attribute(v, "ds_id") ||
@@ -102,7 +102,7 @@ bool shard_is_state_name(const char *name)
 	       strcmp(name, "fp32") != 0;
 }
 
-/* Returns 1 if `p` is a state to serve, 0 if it has nothing to serve. */
+/* Return 1 if `p` is a state to serve, 0 if it is empty. */
 static int read_state(const struct shard_reader *r, size_t g, const struct value_pair *p,
 		      struct param_state *st, uint64_t need, uint64_t most)
 {
@@ -137,7 +137,7 @@ bool shard_is_of_partition(const struct param_state *st)
 	return st->kind != STATE_FLAT && strcmp(st->name, "RMS") == 0;
 }
 
-/* Can weights be served though states cannot be read for this reason? */
+/* Can weights be served although this error prevents reading states? */
 static bool is_refusal(int rc)
 {
 	return rc == -ENOTSUP || rc == -EBADMSG || rc == -E2BIG;
@@ -201,8 +201,7 @@ static int read_or_refuse(const struct shard_reader *r, size_t g, const struct v
 	return rc ? errmsg_set(r->err, rc, "%s", why.text) : 0;
 }
 
-/* Check that all entries of the optimizer's `state` belong to groups, so that none
- * is dropped. */
+/* Check that all entries of the optimizer's `state` belong to groups, so that none is lost. */
 static int check_state(const struct shard_reader *r, const struct value *state)
 {
 	const struct value_dict *d = value_pairs(state);
@@ -266,8 +265,8 @@ static bool keeps_whole(const struct shard_reader *r, size_t g)
 	       (!device || value_is_str(device, "none"));
 }
 
-/* The elements of the rank's part of a group: `filled`, or `padded` with the
- * padding at the group's end. */
+/* The elements of the rank's part of a group: `filled`, or `padded` with the padding at the
+ * group's end. */
 static int check_size(const struct shard_reader *r, size_t g, uint64_t filled, uint64_t padded)
 {
 	const uint64_t numel = r->s->groups[g].states.v[0].numel;
@@ -347,7 +346,7 @@ static int read_groups(struct shard_reader *r)
 static int check_stage(const struct shard_reader *r)
 {
 	const struct value *v = value_find(r->dict, KEY_ZERO_STAGE);
-	int64_t stage = 1; /* BF16_Optimizer, of stage 1, writes none */
+	int64_t stage = 1; /* BF16_Optimizer, of stage 1, does not record it */
 
 	if (v && !value_get_int(v, &stage))
 		return ERRMSG_FILE(r, -EBADMSG, "zero_stage is a %s", value_kind_name(v));
@@ -436,8 +435,8 @@ const struct param_state *shard_find_state(const struct shard_group *g, const ch
 	return NULL;
 }
 
-/* Can both be of one step?  Only `step` must have one value on all ranks: other
- * numbers may be of a rank's own partition. */
+/* Can both be of one step?  Only `step` must be equal on all ranks: other numbers may belong to
+ * a rank's own partition. */
 static bool agree(const struct param_state *a, const struct param_state *b)
 {
 	return a->kind == b->kind && a->dtype == b->dtype &&

@@ -21,7 +21,7 @@ struct shard_group {
 	bool replicated; /* STATE_FLAT: whole parameters, see partition_whole */
 };
 
-/* What one rank's optimizer shard holds and where.  Immutable once loaded. */
+/* The contents of one rank's optimizer shard, with their places.  Immutable once loaded. */
 struct shard {
 	struct arena arena;
 	unsigned rank;
@@ -42,25 +42,24 @@ struct partitioning {
 };
 
 /*
- * Read optimizer shard `number` of a directory. The first call for a
- * model-parallel rank finds `layout` empty (except for `ranks`) and fills it in;
- * later calls check against it. Sizes are checked against the parameter table:
- * every slice has the length that ZeRO's arithmetic demands, so reads return
- * exactly the parameter's elements. Messages name the file.  Master weights have to be as
- * expected; states that are not are refused by themselves.
+ * Read optimizer shard `number` of a directory. The first call for a model-parallel rank finds
+ * `layout` empty (except for `ranks`) and fills it in; later calls check against it. Sizes are
+ * checked against the parameter table: every slice has the length that ZeRO's arithmetic demands,
+ * so reads return exactly the parameter's elements. Messages name the file.  Unexpected master
+ * weights are an error; unexpected states are refused, and weights are served.
  */
 int shard_load(struct shard *s, const struct tagdir *dir, size_t number,
 	       const struct rank_params *c, struct partitioning *layout, struct errmsg *err);
 void shard_done(struct shard *s);
 
-/* Are the states of all groups there?  0, or the error of the first that is refused. */
+/* Check that no group's states are refused: 0, or the error of the first refused one. */
 int shard_check_states(const struct shard *s, struct errmsg *err);
 
 /* The state of that name, or NULL. */
 const struct param_state *shard_find_state(const struct shard_group *g, const char *name);
 
-/* Do two ranks agree on the numbers of states of one name, such as steps, and if
- * `alike`, since they have slices of the same parameters, on states and types?
+/* Check that two ranks agree on the numbers among their states, such as steps, and if `alike`,
+ * because they have slices of the same parameters, also on the names and types of states.
  * -EBADMSG if not. */
 int shard_check_equal(const struct shard *a, const char *a_name, const struct shard *b,
 		      const char *b_name, bool alike, struct errmsg *err);

@@ -34,8 +34,8 @@ const char *shard_group_name(const struct shard_reader *r, size_t g);
 /* Can a state have this name?  It becomes a file name beside fp32.pt. */
 bool shard_is_state_name(const char *name);
 
-/* transformers' Adafactor keeps the RMS of the rank's own partition, which it computes before
- * each use.  It is no state of a parameter. */
+/* Is it transformers' Adafactor's RMS of the rank's own partition, which is recomputed before
+ * each use?  That is no state of a parameter. */
 bool shard_is_of_partition(const struct param_state *st);
 
 /* shard_partition.c: fill in the layout, if it is empty. */
@@ -44,8 +44,8 @@ int shard_build_layout(const struct shard_reader *r);
 /* The optimizer's own entry for a group of stages 1 and 2, or NULL. */
 const struct value *shard_param_group(const struct shard_reader *r, size_t g);
 
-/* Check that the ranks over which group g is cut, and where parameters lie in it, are
- * as recorded.  -EBADMSG if not. */
+/* Check that the recorded ranks of group g, and the recorded places of its parameters, are those
+ * of the layout.  -EBADMSG if not. */
 int shard_check_partition(const struct shard_reader *r, size_t g);
 int shard_check_mapping(const struct shard_reader *r, size_t g);
 

@@ -19,7 +19,7 @@
 #define KIB 1024
 #define THREADS_MAX 4096
 
-/* The unit of I/O by ds_config. */
+/* The unit of I/O according to ds_config. */
 static uint64_t find_unit(const struct shard_reader *r)
 {
 	const struct value *aio = value_find_path(r->pt->root, KEY_DS_CONFIG, "aio", NULL);

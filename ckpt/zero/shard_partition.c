@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How flat groups are cut over ranks, and what optimizer shards record of it.
+ * Computes how flat groups are cut over ranks, and checks it against the records in optimizer
+ * shards.
  *
- * Offsets follow from param_shapes and, in stages 1 and 2, the alignment paddings.
- * With round_robin_gradients, DeepSpeed computes param_slice_mappings from another
- * order, so they only serve as a check; its converter trusts them and scrambles
- * such checkpoints.
+ * Offsets follow from param_shapes and, in stages 1 and 2, the alignment paddings.  With
+ * round_robin_gradients, DeepSpeed computes param_slice_mappings from another order, so they only
+ * serve as a check; its converter trusts them and scrambles such checkpoints.
  */
 #include <assert.h>
 #include <errno.h>
@@ -27,9 +27,8 @@ static bool is_all_zero(const struct value_seq *v)
 }
 
 /*
- * The alignment padding after each parameter of group g; NULL if none is
- * recorded, which means that there is none.  The list has the entries of
- * param_shapes.
+ * The alignment padding after each parameter of group g; NULL if none is recorded, which means no
+ * padding.  The list has the entries of param_shapes.
  */
 static int read_paddings(const struct shard_reader *r, size_t g, uint64_t **out)
 {
@@ -142,8 +141,8 @@ static size_t find_in_group(const struct slice_group *group, const char *name, s
 	return group->n;
 }
 
-/* A mapping whose names follow another order than param_shapes, or do not
- * belong to the group, was computed from another layout. */
+/* A mapping whose names are in another order than param_shapes, or not in the group, was
+ * computed from another layout. */
 static bool is_other_order(const struct slice_group *group, const struct value_dict *m)
 {
 	size_t at = 0;
@@ -186,7 +185,7 @@ static const char *find_contradiction(const struct shard_reader *r, size_t g,
 
 		if (f.numel && (!named || !is_fragment(m->v[k].val, &f)))
 			return name;
-		k += named; /* also one without elements, if it is listed */
+		k += named; /* also a parameter without elements, if it is listed */
 	}
 	return k == m->n ? NULL : "a parameter of another rank";
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What DeepSpeed saves without ZeRO (runtime/engine.py, _save_checkpoint): the model states
- * of each model-parallel rank have its optimizer, too, or that of DeepSpeed that wraps it
- * for 16 bits (runtime/fp16/unfused_optimizer.py, fused_optimizer.py).  A pipeline's
- * weights are in files of layers (runtime/pipe/module.py); which stage had a layer follows
- * from the number of parameters that its optimizer has.
+ * Checkpoints that DeepSpeed saves without ZeRO (runtime/engine.py, _save_checkpoint): the model
+ * states of each model-parallel rank also have its optimizer, or DeepSpeed's wrapper of that for 16
+ * bits (runtime/fp16/unfused_optimizer.py, fused_optimizer.py).  A pipeline's weights are in files
+ * of layers (runtime/pipe/module.py); the stage of a layer follows from the number of parameters in
+ * each stage's optimizer.
  */
 #include "ckpt/zero/stage0.h"
 
@@ -40,7 +40,7 @@ int stage0_tensor(struct stage0_builder *b, const struct ptfile *pt, uint32_t fi
 	return 0;
 }
 
-/* The parameter whose elements a tensor has, or NULL. */
+/* The parameter that has the same elements as a tensor, or NULL. */
 static const struct stage0_param *find_same(const struct stage0_builder *b, const struct stored *t)
 {
 	size_t pos = 0;
@@ -85,8 +85,8 @@ static int add_param(struct stage0_builder *b, const char *name, const struct st
 	return 0;
 }
 
-/* What the names of the tied module that a layer is begin with, by those that the model's
- * rules have for such; NULL: it is none. */
+/* Return the name prefix of the tied module that this layer belongs to, according to the merge
+ * rules, or NULL. */
 static const char *find_tie(struct stage0_builder *b, const struct value *layer)
 {
 	for (size_t i = 0; i < b->nties; i++) {
@@ -142,7 +142,7 @@ static int add_tied(struct stage0_builder *b, const char *name, const struct sto
 	return add_param(b, name, weight);
 }
 
-/* Add the tensors of a dict of names in an open file: parameters that are no buffers. */
+/* Add the parameters among the tensors of a dict in an open file, without buffers. */
 static int add_tensors(struct stage0_builder *b, const struct ptfile *pt, uint32_t file,
 		       const struct value_dict *d, const char *prefix)
 {
@@ -170,7 +170,8 @@ static int add_tensors(struct stage0_builder *b, const struct ptfile *pt, uint32
 	return rc;
 }
 
-/* Add the parameters of a layer.  A pipeline may have thousands, and none stays open. */
+/* Add the parameters of a layer.  A pipeline may have thousands of layers, so the file is closed
+ * again. */
 static int add_layer(struct stage0_builder *b, const struct tag_file *f)
 {
 	const struct value_dict *d;
@@ -194,9 +195,8 @@ static bool has_all(const struct stage0_builder *b)
 	return b->flat ? b->numel >= b->flat : b->nparams >= b->nentries;
 }
 
-/* Add a stage's layers: those that follow, until they have what the optimizer has.  The
- * last stage has all that are left.  A tied layer may have no file but in an earlier
- * stage. */
+/* Add the next layers to a stage, until it has as many parameters as its optimizer.  The last
+ * stage gets all that are left.  A tied layer may have a file only in an earlier stage. */
 static int add_layers(struct stage0_builder *b)
 {
 	struct stage0 *s = b->s;
@@ -251,7 +251,7 @@ int stage0_find_params(struct stage0_builder *b)
 	module_entries_init(&b->in_module, &b->o->arena, b->model->root, module);
 	if (b->o->arena.failed)
 		return errmsg_nomem(b->err, b->file);
-	/* Dense parameters are those of the rank's own file. */
+	/* Dense parameters are in the rank's own file. */
 	if (b->peer)
 		return 0;
 	if (module)
@@ -296,7 +296,7 @@ int stage0_find_listed(struct stage0_builder *b, const struct value_seq *shapes)
 	return rc;
 }
 
-/* Are there model states of all ranks, and of no others? */
+/* Check that there are model states of all ranks, and of no others. */
 static int check_ranks(const struct stage0_builder *b)
 {
 	const size_t n = b->s->dir->nmodel;
@@ -310,7 +310,7 @@ static int check_ranks(const struct stage0_builder *b)
 			   (long long)ranks, n);
 }
 
-/* Has each tensor-parallel rank the layers that others have? */
+/* Check that all tensor-parallel ranks have the same layers. */
 static int check_layers(const struct stage0 *s, struct errmsg *err)
 {
 	const struct tagdir *d = s->dir;
@@ -373,7 +373,7 @@ int stage0_find_peer(const struct stage0_builder *b, struct stage0_rank *o,
 	return find_groups(&peer, optim);
 }
 
-/* The first of the files of optimizers that a rank saved; NULL: it is in its model states. */
+/* The first file of an optimizer that a rank saved; NULL: the optimizer is in the model states. */
 static const struct tag_file *first_optim(const struct stage0_builder *b, unsigned *ep)
 {
 	const struct tagdir *d = b->s->dir;

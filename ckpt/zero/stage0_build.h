@@ -19,17 +19,17 @@ struct stage0_state {
 	const struct value *value;
 };
 
-/* What an optimizer has under a number: the states of a parameter, or of a whole group
- * whose parameters it has end to end. */
+/* The optimizer's states under one number: of a parameter, or of a group whose parameters lie
+ * end to end. */
 struct stage0_entry {
 	size_t group;
 	const struct stage0_param *param; /* found by stage0_match */
-	struct stage0_state *states;      /* in order; and the master weight, if it has one */
+	struct stage0_state *states;      /* in order; also the master weight, if there is one */
 	size_t n;
-	const struct stage0_state *like; /* a tensor of its shape; NULL: there is none */
+	const struct stage0_state *like; /* a state of the parameter's shape; NULL: there is none */
 };
 
-/* A parameter of the model's. */
+/* A parameter of the model. */
 struct stage0_param {
 	const char *name;
 	const struct stored *weight;
@@ -54,7 +54,7 @@ struct stage0 {
 	struct arena arena;
 	size_t *next;    /* number of the layer in dir->layer, by tensor-parallel rank */
 	unsigned tensor; /* ranks of tensor parallelism, if there are layers */
-	unsigned tp;     /* the same as model states record it */
+	unsigned tp;     /* the same number as recorded in model states */
 	unsigned nep;    /* expert-parallel ranks that saved an optimizer */
 	struct stage0_tied *tied;
 	size_t ntied, tied_cap;
@@ -67,30 +67,31 @@ struct stage0_builder {
 	unsigned mp;
 	const struct ptfile *model; /* its model states */
 	uint32_t model_number;
-	const struct ptfile *pt; /* the file of the optimizer, with experts another one */
+	const struct ptfile *pt; /* the file with the optimizer, which is another one if there
+	                          * are experts */
 	uint32_t number;
 	const char *file; /* its path, for messages */
 	struct errmsg *err;
 	struct experts experts; /* of layers of the model */
 	unsigned ep;            /* expert-parallel rank that saved `pt` */
-	bool peer;              /* of one that has been found */
+	bool peer;              /* this is another expert-parallel rank than the first */
 	/* The optimizer's: */
-	const struct value *torch; /* the state_dict of torch's */
+	const struct value *torch; /* torch's state_dict */
 	struct stage0_entry *entries;
 	size_t nentries;
-	size_t ndense; /* the first ones, which are of no experts */
-	uint64_t flat; /* elements of all flat groups; 0: parameters are apart */
+	size_t ndense; /* number of entries of dense parameters, which come first */
+	uint64_t flat; /* elements of all flat groups; 0: parameters are not flattened */
 	/* The model's: */
 	struct stage0_param **params;
 	size_t nparams, params_cap; /* with experts, once entries of dense ones have theirs */
 	uint64_t numel;        /* of all */
-	struct hashtab places; /* parameters, by their data's place */
-	struct module_entries in_module; /* of these and others */
+	struct hashtab places; /* parameters by the place of their data */
+	struct module_entries in_module; /* kinds of the module's names */
 	char **ties; /* names of parameters of tied modules */
 	size_t nties;
 };
 
-/* Memory that is kept, for each byte of the values in a file. */
+/* Limit of the memory kept, for each byte of the values in a file. */
 #define STAGE0_MEMORY_PER_BYTE 8
 
 /* Describe a tensor of the open file `pt`, number `file`.  As ptfile_run. */
@@ -100,12 +101,12 @@ int stage0_tensor(struct stage0_builder *b, const struct ptfile *pt, uint32_t fi
 /* Add a parameter that has nothing yet.  NULL when the arena is exhausted. */
 struct stage0_param *stage0_new_param(struct stage0_builder *b);
 
-/* Add the experts of the rank that saved the optimizer, in the order of its entries, after
- * dense parameters.  -ENOTSUP if it is not recorded which they are. */
+/* Add the experts of the rank that saved the optimizer, after the dense parameters, in the order
+ * of its entries.  -ENOTSUP if they cannot be identified. */
 int stage0_find_experts(struct stage0_builder *b);
 size_t stage0_count_dense(const struct stage0_builder *b);
 
-/* Set `*of` to the parameter that a tensor of AutoEP's is a second name of, or to NULL. */
+/* Set `*of` to the parameter that has a tensor of AutoEP under its first name, or to NULL. */
 int stage0_find_alias(struct stage0_builder *b, const char *name, const struct stored *t,
 		      const struct stage0_param **of);
 
@@ -128,16 +129,14 @@ int stage0_find_params(struct stage0_builder *b);
 /* Find a rank's groups, or those without states.  As stage0_find. */
 int stage0_find_groups(struct stage0_builder *b);
 
-/* Find the parameter of each entry; those without `like` may stay without one.  Entries are
- * in the optimizer's order, parameters in the model's.  -ENOTSUP if shapes do not tell which
- * is which. */
+/* Find the parameter of each entry; an entry without `like` may get none.  Entries are in the
+ * optimizer's order, parameters in the model's.  -ENOTSUP if shapes do not identify them. */
 int stage0_match(struct stage0_builder *b);
 
-/* The same where entries are flat groups: set the group that owns each parameter, by the
- * parameter's number. */
+/* The same for entries that are flat groups: set `owners`, the group of each parameter. */
 int stage0_match_flat(const struct stage0_builder *b, size_t *owners);
 
-/* Check that masters of 16-bit weights begin with what these were rounded from. */
+/* Check that rounding the first elements of the masters gives the 16-bit weights. */
 int stage0_match_check(const struct stage0_builder *b);
 
 #endif

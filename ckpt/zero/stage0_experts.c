@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Experts without ZeRO (runtime/engine.py, _save_moe_checkpoint).  Model states have the dense
- * weights, files of experts the others.  Each expert-parallel rank of the layer with most
- * of them saves its optimizer, expp_rank_P_mp_rank_M_optim_states.pt: the dense parameters'
- * groups, then one or more of each ep_size, which have the experts of that rank by layer and
- * number (moe/utils.py).  Which layers have an ep_size is recorded for AutoEP only.
+ * weights, files of experts the others.  Each expert-parallel rank of the widest layer saves its
+ * optimizer, expp_rank_P_mp_rank_M_optim_states.pt: the dense parameters' groups, then one or more
+ * groups of each ep_size, with the rank's experts by layer and number (moe/utils.py).  A layer's
+ * ep_size is recorded for AutoEP only.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -24,13 +24,13 @@ struct size_class {
 	size_t at, end;
 };
 
-/* A layer: of AutoEP each parameter has all experts of a rank, else each expert has all
+/* A layer: with AutoEP each parameter has all experts of a rank, else each expert has its own
  * parameters. */
 struct moe_layer {
 	struct expert_layer *x;
 	size_t nkeys;
-	const char **rests;          /* of the names, after the prefix or an expert's number */
-	const struct stored **likes; /* of one expert */
+	const char **rests;          /* ends of the names, after the prefix or an expert's number */
+	const struct stored **likes; /* the tensors of one expert */
 	struct size_class *of;
 };
 
@@ -42,10 +42,10 @@ struct finder {
 	size_t nlayers;
 	unsigned tries, solutions;
 	struct size_class **choice, **found; /* of each layer */
-	size_t *at;                          /* of each class, while they are tried */
+	size_t *at;                          /* of each class, during the search */
 };
 
-/* Have two tensors of the model states the same elements? */
+/* Compare the elements of two tensors of the model states. */
 static int compare(const struct stage0_builder *b, const struct stored *x, const struct stored *y,
 		   bool *same)
 {
@@ -63,8 +63,8 @@ static int compare(const struct stage0_builder *b, const struct stored *x, const
 	return rc;
 }
 
-/* AutoEP's layer has its router under a second name, that of the layer which it replaced
- * (module_inject/auto_ep_layer.py), and copies of its tensors are saved. */
+/* AutoEP keeps the router of its layer also under the name that it had in the layer that it
+ * replaced (module_inject/auto_ep_layer.py), and copies of its tensors are saved. */
 int stage0_find_alias(struct stage0_builder *b, const char *name, const struct stored *t,
 		      const struct stage0_param **of)
 {
@@ -92,7 +92,7 @@ int stage0_find_alias(struct stage0_builder *b, const char *name, const struct s
 	return 0;
 }
 
-/* The optimizer's groups of experts come last: find the first entry of theirs. */
+/* Find the first entry of the optimizer's groups of experts, which come last. */
 size_t stage0_count_dense(const struct stage0_builder *b)
 {
 	const struct value_seq *groups = stage0_groups(b->pt->root);
@@ -175,7 +175,7 @@ static int add_key(struct finder *f, struct moe_layer *l, const struct ptfile *p
 	return rc ?: b->o->arena.failed ? errmsg_nomem(b->err, b->file) : 0;
 }
 
-/* Read what an expert of a layer has. */
+/* Read the keys and tensors of a layer's first expert. */
 static int read_layer(struct finder *f, size_t i)
 {
 	struct stage0_builder *b = f->b;
@@ -212,7 +212,7 @@ static int read_layer(struct finder *f, size_t i)
 	return rc;
 }
 
-/* May entries from `at` on be those of a layer in a class?  Sets their number. */
+/* Can the entries from `at` on be those of a layer in a class?  Sets their number. */
 static bool fits(const struct finder *f, const struct moe_layer *l, const struct size_class *c,
 		 size_t at, size_t *n)
 {
@@ -419,7 +419,7 @@ int stage0_find_experts(struct stage0_builder *b)
 	return rc ?: choose_classes(&f) ?: add_experts(&f);
 }
 
-/* Have both ranks the same groups of experts, but for their numbers? */
+/* Do both ranks have the same groups of experts, apart from the experts' numbers? */
 static bool are_alike(const struct stage0_rank *x, const struct stage0_rank *y)
 {
 	bool same = x->ngroups == y->ngroups;

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which parameter has which number.  An optimizer numbers its parameters through its
- * groups, each of which has some of the model's parameters in their order; their names are
- * not recorded, nor which parameters it has.  Shapes tell: matrices decay and vectors do
- * not, in all usual groups.
+ * Matches the optimizer's numbers with parameters.  An optimizer numbers its parameters through its
+ * groups, each of which has some of the model's parameters in order; neither their names nor the
+ * choice is recorded.  Shapes tell: matrices decay and vectors do not, in all usual groups.
  */
 #include <errno.h>
 #include <math.h>
@@ -15,7 +14,7 @@
 #include "ckpt/io/shards.h"
 #include "ckpt/zero/stage0_build.h"
 
-#define CHECKED_MAX 32u /* elements of each master */
+#define CHECKED_MAX 32u /* elements compared of each master */
 
 struct shaped {
 	const struct stored *like;
@@ -44,7 +43,7 @@ static bool is_whole(const struct stage0_builder *b)
 	return true;
 }
 
-/* The number of elements from the first on that have its shape. */
+/* The number of elements at the beginning that have the first one's shape. */
 static size_t run_of(const struct shaped *v, size_t n)
 {
 	size_t k = 0;
@@ -148,7 +147,7 @@ int stage0_match_flat(const struct stage0_builder *b, size_t *owners)
 	return 0;
 }
 
-/* Read the first `n` elements from a place. */
+/* Read the first `n` elements at a place. */
 static int read_first(const struct stage0_builder *b, struct shards *files,
 		      const struct stage0_place *p, float *out, size_t n)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a rank without ZeRO has as a shard of stage 1, and what it has pickled as stage 1 has
- * it: model/rank_params.c and zero/shard.c describe that.
+ * Shows a rank without ZeRO as a rank of stage 1: its shard, and what it pickles (see
+ * table/rank_params.c and zero/shard.c).
  */
 #include <errno.h>
 #include <stdio.h>
@@ -48,7 +48,7 @@ int stage0_shard(const struct stage0_rank *r, const struct rank_params *c, struc
 	return rc;
 }
 
-/* Append `numel` elements from number `first` on at a place. */
+/* Append `numel` elements at a place, from number `first` on. */
 static bool add_at(const struct stage0_place *p, uint64_t first, uint64_t numel, enum dtype to,
 		   struct extent_map *out)
 {
@@ -71,7 +71,7 @@ static bool add_pieces(const struct stage0_owned *x, const struct part_run *run,
 	return ok;
 }
 
-/* What the expert-parallel rank has that a run is of. */
+/* The expert-parallel rank that has the elements of a run. */
 static const struct stage0_rank *peer_of(const struct stage0_rank *r, const struct part_run *run)
 {
 	const struct expert_layer *l = run->slice->layer;
@@ -79,7 +79,7 @@ static const struct stage0_rank *peer_of(const struct stage0_rank *r, const stru
 
 	if (!l || !r->npeers)
 		return r;
-	/* Of a narrower layer, others have the same. */
+	/* In a narrower layer, other ranks have the same experts. */
 	ep = r->data_first ? run->ep * (r->npeers / experts_degree(l)) : run->ep;
 	return ep == r->ep ? r : &r->peers[ep];
 }
@@ -184,7 +184,7 @@ static struct value *scaler(struct arena *a, const struct value *old, bool dynam
 	return s.scale ? deepspeed_scaler_object(a, &s) : NULL;
 }
 
-/* The states of the parameter that tells which a group has. */
+/* The states of the parameter that represents its group. */
 static struct value *states_value(const struct stage0_group *g, const struct value *old,
 				  struct arena *a)
 {
@@ -196,8 +196,8 @@ static struct value *states_value(const struct stage0_group *g, const struct val
 	return out;
 }
 
-/* What ZeRO's shards record of AutoEP with tensor parallelism (autoep_universal.py,
- * make_folding_metadata; engine.py, _autoep_param_family), by what model states do. */
+/* The record that ZeRO's shards have of AutoEP with tensor parallelism (autoep_universal.py,
+ * make_folding_metadata; engine.py, _autoep_param_family), made from model states. */
 static struct value *folding_value(const struct stage0_rank *r, struct value *old, struct arena *a)
 {
 	static const char *const families[][2] = { { ".experts.", "routed_expert" },

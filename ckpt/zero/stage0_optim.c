@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The optimizer of a rank: torch's state_dict, of which groups list numbers, and states are
- * under these.  FP16_UnfusedOptimizer keeps the masters beside it, in lists like the
- * groups; FP16_Optimizer has one master for each group, in which the parameters lie end to
- * end, and a group is a single parameter of torch's.
+ * The optimizer of a rank: torch's state_dict, whose groups list numbers, under which it has the
+ * states.  FP16_UnfusedOptimizer keeps the masters beside it, in lists like the groups;
+ * FP16_Optimizer has one master for each group, in which the parameters lie end to end, and a group
+ * is a single parameter of torch's.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -68,7 +68,7 @@ static int add_state(struct stage0_builder *b, struct stage0_entry *e, size_t nu
 	return rc;
 }
 
-/* Add the states of a number, of which those that are None are left out. */
+/* Add the states under a number, except those that are None. */
 static int add_dict(struct stage0_builder *b, size_t number, const struct value *state)
 {
 	const struct value_dict *d = value_pairs(state);
@@ -106,7 +106,7 @@ static int add_states(struct stage0_builder *b)
 	return rc;
 }
 
-/* Make an entry for each number of the groups: torch counts through them. */
+/* Make an entry for each number of the groups; torch numbers through all groups. */
 static int list_entries(struct stage0_builder *b)
 {
 	const struct value_seq *groups = stage0_groups(b->pt->root);
@@ -116,7 +116,7 @@ static int list_entries(struct stage0_builder *b)
 		const struct value_seq *params = value_find_items(groups->v[g], "params");
 		const struct value_dict *d = value_pairs(groups->v[g]);
 
-		/* Groups may be one dict, of which each is given a copy. */
+		/* One dict may stand for several groups; each gets a copy. */
 		options += d ? d->n : 0;
 		if (options > b->pt->arena.used)
 			return ERRMSG_FILE(b, -E2BIG, "describes too much for its size");
@@ -212,8 +212,8 @@ static int describe_state(struct stage0_builder *b, const struct stage0_state *s
 				     s->key, value_kind_name(s->value));
 }
 
-/* Add the place of a state, or of the master weight: of parameter `p` of a flat group from
- * element `first` on. */
+/* Add the place of a state or of the master weight; in a flat group, of parameter `p` at element
+ * `first`. */
 static int add_place(struct stage0_builder *b, const struct stage0_entry *e,
 		     const struct stage0_state *s, const struct stored *weight, uint64_t first,
 		     struct stage0_place *out)
@@ -229,7 +229,7 @@ static int add_place(struct stage0_builder *b, const struct stage0_entry *e,
 	return 0;
 }
 
-/* Describe the states of a group by those of an entry, unless an earlier one had some. */
+/* Describe the states of a group by those of an entry, unless an earlier entry has. */
 static int describe_states(struct stage0_builder *b, const struct stage0_entry *e)
 {
 	struct stage0_group *g = &b->o->groups[e->group];
@@ -278,8 +278,8 @@ static int find_places(struct stage0_builder *b, const struct stage0_group *g,
 	return rc ?: n;
 }
 
-/* Add a parameter to the group of its entry, or of a flat one the elements from `first` on.
- * One that has no states was never updated, and is left to the model. */
+/* Add a parameter to the group of its entry, or of a flat one the elements from `first` on.  A
+ * parameter without states was never updated, and is read from the model. */
 static int own(struct stage0_builder *b, const struct stage0_entry *e, const struct stage0_param *p,
 	       uint64_t first)
 {
@@ -325,7 +325,7 @@ static int describe_groups(struct stage0_builder *b)
 	return rc;
 }
 
-/* Find the experts of the entries after dense ones, which they follow in order. */
+/* Match the entries after the dense ones with experts, which are in the same order. */
 static int match_experts(struct stage0_builder *b)
 {
 	const size_t first = b->nparams;
@@ -375,7 +375,7 @@ static int divide(struct stage0_builder *b)
 	return rc;
 }
 
-/* Say which parameter has which states. */
+/* Set the states of each parameter. */
 static int make_groups(struct stage0_builder *b)
 {
 	const size_t n = stage0_groups(b->pt->root)->n;
@@ -393,10 +393,10 @@ static int make_groups(struct stage0_builder *b)
 	return rc || n <= 1 ? rc : stage0_match_check(b);
 }
 
-/* Read which layers of experts there are. */
+/* Find the layers of experts. */
 static int read_experts(struct stage0_builder *b)
 {
-	/* If ZeRO's files were deleted, they are the shards' names. */
+	/* If ZeRO's files were deleted, the names are those in param_shapes. */
 	return value_find_items(b->model->root, "param_shapes")
 		       ? 0
 		       : experts_init(&b->experts, &b->o->arena, b->model->root, false, b->file,
@@ -454,10 +454,9 @@ static int add_listed(struct stage0_builder *b, struct stage0_group *g,
 }
 
 /*
- * Make a model without states.  Tensors of `module` that are in no group are served as they
- * are.  On several model-parallel ranks the parameters of an optimizer are cut, and a
- * pipeline has its parameters in files of layers: param_shapes, which only ZeRO's stages
- * write, tells which there are.
+ * Make a model without states.  Tensors of `module` that are in no group are served as they are.
+ * With several model-parallel ranks, parameters of the optimizer are cut, and a pipeline has its
+ * parameters in files of layers, so both need param_shapes, which only ZeRO's stages write.
  */
 static int add_weights(struct stage0_builder *b)
 {
@@ -483,8 +482,8 @@ static int add_weights(struct stage0_builder *b)
 	return rc;
 }
 
-/* Refuse the optimizer, for a reason that has an error, and begin with `fresh` again.  Without
- * ZeRO nothing shows whether a layer of a pipeline is missing: its model is refused, too. */
+/* Refuse the optimizer, with the reason in the error.  The model of a pipeline is refused, too,
+ * because nothing shows whether a layer is missing. */
 static int refuse_optimizer(struct stage0_builder *b, const struct stage0_builder *fresh, int rc,
 			    const struct errmsg *why)
 {

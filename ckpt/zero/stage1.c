@@ -11,7 +11,7 @@ struct value *stage1_config(struct arena *a, struct value *config)
 	return out;
 }
 
-/* A group's options, but for its parameters, with the number of the flat group for them. */
+/* A group's options without its parameters, and with the number of its flat group. */
 static struct value *options_value(const struct value *group, size_t number, struct arena *a)
 {
 	const struct value_dict *d = value_pairs(group);

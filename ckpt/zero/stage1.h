@@ -6,14 +6,15 @@
 
 #include "ckpt/format/deepspeed.h"
 
-/* What one data-parallel rank of stage 1 pickles, for loaders of what it did not save. */
+/* The objects that one data-parallel rank of stage 1 pickles, made for loaders of other
+ * checkpoints. */
 
 struct stage1_group {
 	struct value *states;        /* a dict, with any value in place of a flat tensor */
-	const struct value *options; /* a dict, of which what is plain is taken; or NULL */
+	const struct value *options; /* a dict, whose plain values are taken; or NULL */
 };
 
-/* DeepSpeed's configuration: that of another stage, or, if this is NULL, nothing else. */
+/* DeepSpeed's configuration, with the stage changed to 1; if `from` is NULL, with nothing else. */
 struct value *stage1_config(struct arena *a, struct value *config);
 
 /* An optimizer's shard but for flat tensors.  `shard` has the loss scaler, if there is one. */

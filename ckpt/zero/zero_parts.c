@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where the elements of slices are: in the shards of the data-parallel ranks that have parts of
- * them, which are loaded for that. */
+/* Finds the elements of slices in the shards of data-parallel ranks, and loads the maps of
+ * these. */
 #include <errno.h>
 #include <limits.h>
 #include <string.h>
@@ -9,8 +9,8 @@
 #include "ckpt/vfile/extent.h"
 #include "ckpt/zero/checkpoint.h"
 
-/* The file, in the numbering of extents, that a tensor of a shard lies in: the
- * shard itself, or one that was on NVMe. */
+/* The number, in extents, of the file that has a tensor of a shard: the shard itself, or a file
+ * that was on NVMe. */
 static uint32_t file_number(const struct zero_checkpoint *r, unsigned shard,
 			    const struct param_state *st)
 {
@@ -19,7 +19,7 @@ static uint32_t file_number(const struct zero_checkpoint *r, unsigned shard,
 	return st->swapped ? (uint32_t)(d->swapped - d->files) + st->swapped - 1 : shard;
 }
 
-/* The model-parallel rank that a rank of a group belongs to. */
+/* The model-parallel rank of a group's rank. */
 static unsigned lane_of(const struct slice *s, const struct rank_stripe *stripe, unsigned rank)
 {
 	return s->mp - s->mp % stripe->lanes + rank % stripe->lanes;
@@ -31,7 +31,7 @@ static int load_parts(struct zero_checkpoint *r, const struct slice *s, unsigned
 {
 	const struct rank_stripe *stripe = &r->layouts[s->mp].stripe[s->group];
 	const unsigned lanes = stripe->lanes, step = rank_stripe_step(stripe);
-	unsigned again = 1; /* so many parts later a lane has the next one */
+	unsigned again = 1; /* this many parts later the same lane has the next one */
 	int rc = 0;
 
 	while (again * step % lanes)
@@ -81,8 +81,8 @@ static int add_part(const struct zero_checkpoint *r, const struct part_run *run,
 		       : errmsg_nomem(err, s->name);
 }
 
-/* Find the parts of its group that have elements of a run: [*part, *end).  Returns whether
- * each keeps parameters whole; the other ranks have replicas then. */
+/* Find the parts of its group that have elements of a run: [*part, *end).  Returns whether each
+ * part keeps parameters whole, so that the other ranks have replicas. */
 static bool find_parts(const struct zero_checkpoint *r, const struct part_run *run, unsigned *part,
 		       unsigned *end)
 {

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A save that is interrupted, or made over an older one, leaves files of two
- * steps in one directory.  Names and sizes do not show it; DeepSpeed writes no
- * mark into a tag.  What shows it are the numbers of steps: `global_steps` in
- * model states, and the step of the optimizer in each shard (compared with
- * rank 0's when a shard is read).
+ * A save that was interrupted, or that overwrote an older one, leaves files of two steps in one
+ * directory.  Names and sizes do not show this, and DeepSpeed writes no mark into a tag.  Only the
+ * numbers of steps show it: `global_steps` in model states, and the step of the optimizer in each
+ * shard (compared with rank 0's when a shard is read).
  */
 #include "ckpt/zero/zero_verify.h"
 
@@ -31,7 +30,7 @@ static int check_ep(const struct zero_checkpoint *r, const char *path, const str
 	const struct ckname id = names_parse(strrchr(path, '/') + 1);
 	unsigned ep;
 
-	/* Without ZeRO it does not show how many ranks there were. */
+	/* Without ZeRO the number of ranks is unknown. */
 	if (!l->fused || l->ep < 0 || r->stage0)
 		return 0;
 	ep = rank_stripe_place(&stripe, id.mp, id.dp).which;
@@ -116,7 +115,7 @@ void zero_find_layers(const struct zero_checkpoint *r, const struct errmsg_sink 
 		}
 }
 
-/* States that no optimizer of ZeRO's can have are no damage. */
+/* States that cannot come from an optimizer of ZeRO are not damage. */
 static int check_states(const struct shard *s, struct errmsg *err)
 {
 	struct errmsg why;
@@ -151,7 +150,7 @@ static int check_shard(struct zero_checkpoint *r, unsigned i, struct errmsg *err
 		       ?: check_states(zero_shard(r, mp, rank), err);
 }
 
-/* Files are numbered so: optimizer shards, experts, model states, layers. */
+/* Files are numbered in this order: optimizer shards, experts, model states, layers. */
 static size_t count_files(const struct tagdir *d, bool all)
 {
 	return d->noptim + d->nexpert + (all ? d->nmodel + d->nlayer : 0);
@@ -195,9 +194,9 @@ int zero_verify(struct checkpoint *c, struct errmsg *err)
 					 r, err);
 }
 
-/* Compare the profile of a model-parallel rank with that of the first one in its
- * pipeline stage, and that with the first stage's.  The shards of one model-parallel
- * rank have been compared when they were loaded. */
+/* Compare the first shard of a model-parallel rank with that of the first rank in its pipeline
+ * stage, and that with the first stage's.  Loading has compared the shards of one model-parallel
+ * rank. */
 static int check_profile(const struct zero_checkpoint *r, unsigned mp, struct errmsg *err)
 {
 	const unsigned in_stage = mp % r->model.tp;
@@ -253,8 +252,8 @@ void zero_find_problems(struct checkpoint *c, bool all, const struct errmsg_sink
 
 /*
  * DeepSpeed before 0.14 counts one step more, and stage 3's optimizers count a step for each of
- * their sub-groups after some resumes.  ZenFlow's count micro-batches, as many to a global
- * step as update_interval says, or as it finds by itself.
+ * their sub-groups after some resumes.  ZenFlow's optimizer counts micro-batches; a global step has
+ * as many as update_interval sets, or as ZenFlow chooses.
  */
 static void warn_of_steps(const struct zero_checkpoint *r, const struct errmsg_sink *to)
 {
@@ -266,8 +265,8 @@ static void warn_of_steps(const struct zero_checkpoint *r, const struct errmsg_s
 				 !r->dir.zero3 && !r->model.ranks[0].zenflow, to);
 }
 
-/* Warn of `n` files that are too small, the first of which is `f`; it takes `least`
- * bytes, 0: those of any file of torch.save. */
+/* Warn of `n` files that are too small, the first of which is `f`; it needs `least` bytes, or
+ * with 0, as many as any file of torch.save. */
 static void warn_of_small(const struct tag_file *f, size_t n, uint64_t least,
 			  const struct errmsg_sink *to)
 {
@@ -292,8 +291,8 @@ static uint64_t flat_bytes(const struct param_state *st, uint64_t numel)
 	return st->numel && !st->swapped ? numel * dtype_size(st->dtype) : 0;
 }
 
-/* The bytes that the tensors of a shard take at least, by those of the first shard of
- * its model-parallel rank; 0 if that is not loaded. */
+/* The least bytes that the tensors of a shard take, judging by the first shard of its
+ * model-parallel rank; 0 if that is not loaded. */
 static uint64_t least_bytes(const struct zero_checkpoint *r, size_t number)
 {
 	const unsigned mp = (unsigned)number / r->dir.dp_degree;

@@ -10,8 +10,8 @@ struct errmsg_sink;
 struct value;
 struct zero_checkpoint;
 
-/* Which of a checkpoint's files are missing, damaged or of another save than the
- * others, without reading tensors. */
+/* Finds files of a checkpoint that are missing, damaged or of another save than the others,
+ * without reading tensors. */
 
 /*
  * Read the map of every shard and the object of every other file of a rank, in
@@ -30,9 +30,9 @@ int zero_check_facts(const struct checkpoint *c, const char *path, const struct 
 		     struct errmsg *err);
 
 /*
- * Warn of what can be known without opening another file: steps that differ between
- * the model states, the first shard and the tag's name, perhaps for good reasons; files
- * that are too small for what they must hold; tensors that are left out.
+ * Warn of problems that show without opening another file: steps that differ between the model
+ * states, the first shard and the tag's name, perhaps for good reasons; files that are too small
+ * for what they must hold; tensors that are left out.
  */
 void zero_warn(const struct checkpoint *c, const struct errmsg_sink *to);
 
