@@ -2,8 +2,8 @@
 /*
  * libuckpt: the trees that ucfs mounts, without a mount.
  *
- * A context opens one source: a run, a tag, a pack, or a Hugging Face directory, also on
- * a server.  What a mount of it would show is then looked up, listed and read here:
+ * A context opens one source: a run, a tag, a pack, or a Hugging Face directory, also on a server.
+ * The files that a mount of it would show are then looked up, listed and read:
  *
  *     struct uckpt *u = uckpt_new();
  *     uckpt_open(u, (const char *[]){ "/data/run" }, 1, &err);
@@ -13,16 +13,16 @@
  *
  * and the commands of ucckpt (ucckpt(1)) are functions.
  *
- * Contexts know nothing of each other.  Threads may share one that is open, and what is
- * open in it; uckpt_set, uckpt_set_calls and uckpt_open come before.  A forked child opens
- * its own: what its parent opened is an error to it, and not freed by it.  Nothing is
- * printed, no signal handler is installed, and the process is never ended.
+ * Contexts know nothing of each other.  Threads may share one that is open, and what is open in it;
+ * uckpt_set, uckpt_set_calls and uckpt_open come before.  A forked child opens its own: using its
+ * parent's is an error, and does not free it.  Nothing is printed, no signal handler is installed,
+ * and the process is never ended.
  *
- * A function that returns an int or int64_t returns a negative errno if it fails, and
- * fills in `err`, which may be NULL.  The text names the file and the cause; it is empty
- * where strerror() says all, as of a name that does not exist.  A NULL that a function
- * does not allow, or a number that is no node of the source, is an error, too; what was
- * freed or closed must not be used.
+ * A function that returns an int or int64_t returns a negative errno if it fails, and fills in
+ * `err`, which may be NULL.  The text names the file and the cause; it is empty if strerror()
+ * describes the error, for example for a name that does not exist.  A NULL that a function does not
+ * allow, or a number that is no node of the source, is also an error.  Freed or closed objects must
+ * not be used.
  */
 #ifndef UCKPT_H
 #define UCKPT_H
@@ -55,7 +55,7 @@ struct uckpt_error {
 /* "0.1.0" */
 const char *uckpt_version(void);
 
-/* A context with the default options; NULL when memory runs out. */
+/* Return a context with the default options; NULL when memory runs out. */
 struct uckpt *uckpt_new(void);
 
 /* Close the source.  All its files and directories must have been closed.  NULL is
@@ -63,10 +63,10 @@ struct uckpt *uckpt_new(void);
 void uckpt_free(struct uckpt *u);
 
 /*
- * Set an option, "crc=zero" or "replace": those of ucfs(1) about what is shown and how
- * servers are asked, and those of ucckpt's commands by the same names: readers, jobs, part,
- * no_strict, rtol, atol.  -ENOENT, with the name that may be meant, for an option that the
- * library does not have, -EINVAL for a wrong value or none, -EBUSY once a source is open.
+ * Set an option, such as "crc=zero" or "replace": those of ucfs(1) about the files shown and about
+ * servers, and those of ucckpt's commands by the same names: readers, jobs, part, no_strict, rtol,
+ * atol.  -ENOENT, with a suggested name, for an unknown option, -EINVAL for a wrong or missing
+ * value, -EBUSY once a source is open.
  */
 int uckpt_set(struct uckpt *u, const char *option, struct uckpt_error *err);
 
@@ -74,23 +74,22 @@ int uckpt_set(struct uckpt *u, const char *option, struct uckpt_error *err);
  * after the last. */
 const char *uckpt_option_name(size_t i);
 
-/* What the library tells while it works, by any of its threads; each may be NULL. */
+/* Functions that the library calls while it works, on any of its threads; each may be NULL. */
 struct uckpt_calls {
-	void *arg; /* of all of them */
-	/* Something that does not prevent serving: a tag left out, a corrected defect. */
+	void *arg; /* passed to all of them */
+	/* A problem that does not prevent serving: a tag left out, a corrected defect. */
 	void (*warning)(void *arg, const char *text);
 	void (*note)(void *arg, const char *text);
-	/* So many bytes of `total` are done; 0 when the work begins.  `total` is 0 where it
-	 * is not known, as of uckpt_diff.  Another result than 0 stops the work, which then
+	/* Progress of the main work, in bytes: `done` of `total`; 0 when it begins.  `total` is
+	 * 0 if unknown, as in uckpt_diff.  A result other than 0 stops the work, which then
 	 * fails with -EINTR. */
 	int (*progress)(void *arg, uint64_t done, uint64_t total);
-	/* A step of what comes before such work, and of opening a source: "reading shards",
-	 * of which `done` were read; `total` is 0 where it is not known. */
+	/* Progress of preparatory work, such as opening a source: `done` of `total` items of the
+	 * phase `what`, for example "reading shards"; `total` is 0 if unknown. */
 	void (*step)(void *arg, const char *what, uint64_t done, uint64_t total);
-	/* A piece of a report, of uckpt_info and its like. */
+	/* A piece of a report, of uckpt_info and the other commands. */
 	void (*report)(void *arg, const char *text, size_t len);
-	/* Append to .ucfs/errors and .ucfs/stats what the caller knows of both, through
-	 * `put`. */
+	/* Let the caller add its own lines to .ucfs/errors and .ucfs/stats by calling `put`. */
 	void (*errors)(void *arg, void (*put)(void *to, const char *text), void *to);
 	void (*stats)(void *arg, void (*put)(void *to, const char *text), void *to);
 };
@@ -106,9 +105,8 @@ void uckpt_set_calls(struct uckpt *u, const struct uckpt_calls *calls);
 int uckpt_open(struct uckpt *u, const char *const *paths, size_t n,
 	       struct uckpt_error *err);
 
-/* The name of the source, also of one that could not be opened, and the absolute path, or
- * the URL, of directory `i` of those that it consists of; NULL after the last.  They belong
- * to the context. */
+/* The name of the source, also if it could not be opened; and the absolute path or the URL of
+ * its directory `i`, NULL after the last.  They belong to the context. */
 const char *uckpt_source_name(const struct uckpt *u);
 const char *uckpt_source_root(const struct uckpt *u, size_t i);
 
@@ -116,9 +114,9 @@ const char *uckpt_source_root(const struct uckpt *u, size_t i);
 bool uckpt_is_view(const struct uckpt *u);
 
 /*
- * Files and directories are numbered.  A number is valid until the context is freed, and
- * those of views, which never change, mean the same bytes all the time: a tag that is saved
- * again gets new ones.  Files of one plan have the same `node >> UCFS_PLAN_SHIFT`.
+ * Files and directories are numbered.  A number is valid until the context is freed, and the
+ * numbers of a view's files always mean the same bytes: a tag that is saved again gets new numbers.
+ * Files of one plan have the same `node >> UCFS_PLAN_SHIFT`.
  */
 #define UCKPT_ROOT UINT64_C(1)
 
@@ -129,17 +127,17 @@ struct uckpt_attr {
 	int64_t atime_ns, mtime_ns, ctime_ns; /* since 1970 */
 	uint32_t mode; /* S_IFDIR, S_IFREG or S_IFLNK, and permissions; as stat(2) */
 	uint32_t nlink, uid, gid, blksize;
-	double timeout; /* for so many seconds they may be taken for true */
+	double timeout; /* seconds for which a cache may keep the attributes */
 };
 
-/* Find what a path below the root leads to, by '/'; "" is the root.  Follows symbolic links
- * of the run that stay in it.  -ENOENT, -ENOTDIR, -ELOOP. */
+/* Find the node at a path below the root, with '/' between names; "" is the root.  Follows
+ * symbolic links of the run that stay in it.  -ENOENT, -ENOTDIR, -ELOOP. */
 int uckpt_find(struct uckpt *u, const char *path, uint64_t *node,
 	       struct uckpt_error *err);
 
-/* Find a name in a directory.  `*timeout`, unless it is NULL, is for how many seconds the
- * result, which may be -ENOENT, may be taken for true.  -ENOENT with a message for a view that
- * cannot be made of its tag. */
+/* Find a name in a directory.  `*timeout`, unless it is NULL, becomes the seconds for which a
+ * cache may keep the result, even -ENOENT.  -ENOENT with a message for a view that its tag
+ * cannot have. */
 int uckpt_lookup(struct uckpt *u, uint64_t dir, const char *name,
 		 struct uckpt_attr *out, double *timeout, struct uckpt_error *err);
 
@@ -150,7 +148,7 @@ int uckpt_stat(struct uckpt *u, uint64_t node, struct uckpt_attr *out,
  * length. */
 int uckpt_readlink(struct uckpt *u, uint64_t node, char *buf, size_t size);
 
-/* If the root is a view: was its tag saved again since the last call, so that its listing
+/* If the root is a view, has its tag been saved again since the last call, so that its listing
  * has changed? */
 bool uckpt_renew(struct uckpt *u);
 
@@ -173,9 +171,8 @@ int uckpt_dir_open(struct uckpt *u, uint64_t node, struct uckpt_dir **out,
 int uckpt_dir_next(struct uckpt_dir *d, uint64_t *pos, struct uckpt_entry *out,
 		   struct uckpt_error *err);
 
-/* The attributes of an entry that was just got, and how long the name means it, as
- * uckpt_lookup; -EAGAIN where that would take planning a view, or a request to a far
- * store. */
+/* The attributes of the entry just returned, and the seconds for which its name stays valid, as
+ * uckpt_lookup; -EAGAIN if getting them would plan a view, or need a request to a far store. */
 int uckpt_dir_stat(struct uckpt_dir *d, const struct uckpt_entry *e,
 		   struct uckpt_attr *out, double *timeout);
 
@@ -189,53 +186,52 @@ void uckpt_file_close(struct uckpt_file *f);
 
 uint64_t uckpt_file_size(const struct uckpt_file *f);
 
-/* Read up to `len` bytes at `offset`, fewer only at the end of the file; returns their
- * number.  A reader that goes on in order is read ahead of. */
+/* Read up to `len` bytes at `offset`, fewer only at the end of the file; returns their number.
+ * Prefetches for a sequential reader. */
 int64_t uckpt_file_read(struct uckpt_file *f, void *buf, size_t len,
 			uint64_t offset, struct uckpt_error *err);
 
-/* The runs of shards that a file of a view consists of, their files, and bytes that no
- * shard has: as the ioctls of a mounted file (<ucfs/ucfs_ioctl.h>), with their structures
- * and errors; -ENOTTY for a file of the run. */
+/* The extents of a view's file: runs of shards, the files of these, and literal bytes.  Same as
+ * the ioctls of a mounted file (<ucfs/ucfs_ioctl.h>), with their structures and errors; -ENOTTY
+ * for a file of the run. */
 int uckpt_file_extents(struct uckpt_file *f, struct ucfs_extents *x);
 int uckpt_file_source(struct uckpt_file *f, struct ucfs_source *s);
 int uckpt_file_literal(struct uckpt_file *f, struct ucfs_literal *l);
 
 /*
- * Report the tensors of a parameter's .pt file, whose only one has no name, of a
- * pytorch_model.bin or of a .safetensors file as a JSON array
- * (uckpt_calls.report is not used; `put` gets pieces of it):
+ * Describe the tensors of a parameter's .pt file, whose only tensor has no name, of a
+ * pytorch_model.bin or of a .safetensors file as a JSON array, in pieces, by calling `put`:
  *
  *     [{"name": "", "dtype": "float32", "shape": [3, 4], "offset": 1024, "bytes": 48}]
  *
  * dtypes have torch's names.  The elements lie at `offset` of the file in row-major order,
- * little-endian.  A view that skips or repeats elements has "strides", too, in elements; its
- * bytes are those from its first element to its last.  A number of a .pt file has a "value" instead of "offset" and "bytes";
- * null if it is not finite.  -ENOTSUP for other files.  Reads no tensor.
+ * little-endian.  A view that skips or repeats elements has "strides", too, in elements; its bytes
+ * are those from its first element to its last.  A number of a .pt file has a "value" instead of
+ * "offset" and "bytes"; null if it is not finite.  -ENOTSUP for other files.  Reads no tensor.
  */
 int uckpt_file_tensors(struct uckpt_file *f,
 		       void (*put)(void *arg, const char *text, size_t len),
 		       void *arg, struct uckpt_error *err);
 
 /*
- * Commands, one at a time of a context.  Each takes the paths of one source, as
- * uckpt_open, and needs no source open.  A run means its newest tag.  Reports go to
- * uckpt_calls.report, as text or JSON (ucckpt(1) has its keys).
+ * Commands, one at a time per context.  Each takes the paths of one source, as uckpt_open, and
+ * needs no open source.  A run means its newest tag.  Reports go to uckpt_calls.report, as text or
+ * JSON (ucckpt(1) has its keys).
  */
 #define UCKPT_JSON 1u
 #define UCKPT_QUICK 2u	/* info: read one rank's files only */
 #define UCKPT_DATA 4u	/* check: read tensors, too */
-#define UCKPT_STRICT 8u /* diff: other types are differences, too */
+#define UCKPT_STRICT 8u /* diff: different types are differences, too */
 #define UCKPT_HTML 32u	/* info: an HTML page, with a picture of where elements lie */
-#define UCKPT_ALL 16u	/* info: a line for each parameter; diff: also what is equal */
+#define UCKPT_ALL 16u	/* info: a line for each parameter; diff: also equal states */
 
-/* 0, or 1 if problems were found. */
+/* Return 0, or 1 if problems were found. */
 int uckpt_info(struct uckpt *u, const char *const *paths, size_t n,
 	       unsigned flags, struct uckpt_error *err);
 int uckpt_check(struct uckpt *u, const char *const *paths, size_t n,
 		unsigned flags, struct uckpt_error *err);
 
-/* 0 if equal, 1 if different. */
+/* Return 0 if equal, 1 if different. */
 int uckpt_diff(struct uckpt *u, const char *a, const char *b, unsigned flags,
 	       struct uckpt_error *err);
 
@@ -244,22 +240,23 @@ struct uckpt_done {
 	uint64_t packed; /* size of the pack */
 };
 
-/* Write the tree that options say (view, ranks, stage, ...) to the new directory `dest`,
+/* Write the tree that the options choose (view, ranks, stage, ...) to the new directory `dest`,
  * which appears whole or not at all; a directory that has the same bytes already is a success.
- * If it fails with done->files above 0, so many files are kept beside `dest` in a directory that
- * a note names, and the same call goes on with the others.  -EINVAL for options of
+ * If it fails with done->files above 0, that many files are kept in a directory beside `dest`,
+ * which a note names, and the same call continues with the others.  -EINVAL for options of
  * another kind of tree. */
 int uckpt_convert(struct uckpt *u, const char *const *paths, size_t n,
 		  const char *dest, struct uckpt_done *done,
 		  struct uckpt_error *err);
 
-/* Which of `n` things of these sizes does this process, as option `part` says?  Without it,
- * all.  Each process must ask about the same things, in one order.  Only -ENOMEM. */
+/* Choose the items, of `n` with these sizes, that this process handles according to option
+ * `part`; all without that.  Each process must pass the same items in the same order.  Fails
+ * only with -ENOMEM. */
 int uckpt_share(struct uckpt *u, const uint64_t *sizes, size_t n, bool *mine,
 		struct uckpt_error *err);
 
-/* Write a directory to a new pack; restore a pack to the new directory `dest`, or with
- * NULL decode and compare it only. */
+/* Write a directory to a new pack; restore a pack to the new directory `dest`, or if that is
+ * NULL, decode and verify it only. */
 int uckpt_pack(struct uckpt *u, const char *dir, const char *dest,
 	       struct uckpt_done *done, struct uckpt_error *err);
 int uckpt_unpack(struct uckpt *u, const char *pack, const char *dest,
@@ -269,26 +266,25 @@ int uckpt_unpack(struct uckpt *u, const char *pack, const char *dest,
  * For servers, such as ucfs.
  */
 
-/* Who may read a file or list a directory that is open: a process of the mount's user, or in
- * a shared source (option allow_other) one that these permission bits let read. */
+/* The users that may read an open file or list an open directory: processes of the mount's user,
+ * or in a shared source (option allow_other) those that these permission bits allow. */
 struct uckpt_readers {
 	uint32_t uid, gid, mode; /* 0444: all */
 };
 void uckpt_file_readers(const struct uckpt_file *f, struct uckpt_readers *out);
 void uckpt_dir_readers(const struct uckpt_dir *d, struct uckpt_readers *out);
 
-/* Does it belong to a view, so that it never changes? */
+/* Does the file belong to a view, so that it never changes? */
 bool uckpt_file_is_immutable(const struct uckpt_file *f);
 bool uckpt_dir_is_immutable(const struct uckpt_dir *d);
 
-/* Get a new descriptor of the local file that has just the bytes of this one, for the
- * kernel to read; -1 if there is none.  0, or -EIO if the file is not the planned one. */
+/* Get a new descriptor of a local file with the same bytes, for the kernel to read; -1 if there
+ * is none.  0, or -EIO if that file is not the planned one. */
 int uckpt_file_descriptor(struct uckpt_file *f, int *fd, struct uckpt_error *err);
 
 /*
- * Bytes of a file as pieces of memory, mostly of mapped shards, to be handed to the
- * kernel, which answers EFAULT if a shard was cut meanwhile; a program that touched them
- * would be sent SIGBUS.
+ * Bytes of a file as pieces of memory, mostly of mapped shards, for the kernel, which answers
+ * EFAULT if a shard was truncated meanwhile; a program that read them itself would get SIGBUS.
  */
 struct uckpt_map {
 	const struct iovec *iov;
@@ -298,23 +294,23 @@ struct uckpt_map {
 int uckpt_file_map(struct uckpt_file *f, size_t len, uint64_t offset,
 		   struct uckpt_map **out, struct uckpt_error *err);
 
-/* -EIO unless the pieces were of the planned shards until now. */
+/* Check that the pieces still belong to the planned shards; -EIO if not. */
 int uckpt_map_check(struct uckpt_map *m, struct uckpt_error *err);
 
-/* `sent`: the bytes were used, and go into the checksum of the file, so that a reader
- * that gets to its end need not wait. */
+/* Release the pieces.  `sent`: the bytes were used, and extend the file's checksum, so that a
+ * reader need not wait for it at the end. */
 void uckpt_map_free(struct uckpt_map *m, bool sent);
 
-/* Do early what the first readers of a far source would wait for; it may take long. */
+/* Prefetch what the first readers of a far source need.  May block for a long time. */
 void uckpt_prefetch(struct uckpt *u);
 
-/* Give back the memory of what was read ahead. */
+/* Free the memory of prefetched bytes. */
 void uckpt_trim(struct uckpt *u);
 
-/* End all requests to servers, now and from now on, with an error. */
+/* Fail all requests to servers, now and later. */
 void uckpt_stop(struct uckpt *u);
 
-/* Replace user, password and query of URLs in `text` by stars, in place. */
+/* Replace user, password and query of URLs in `text` by asterisks, in place. */
 void uckpt_hide_secrets(char *text);
 
 #pragma GCC visibility pop

@@ -20,7 +20,7 @@
 #include "ckpt/base/text.h"
 
 #define FIRST_OPTION \
-	256 /* what getopt_long returns for it; no letter has the number */
+	256 /* getopt_long returns it for this option; no letter has this number */
 
 /* Print text that may come from a file. */
 static void put(FILE *to, const char *text)
@@ -77,7 +77,7 @@ int cmd_exit(int rc, const struct uckpt_error *err, enum cmd_exit failed)
 	return failed;
 }
 
-/* Options with longer names have their help in the next line. */
+/* The help of options with longer names is on the next line. */
 #define NAME_COLUMNS_MAX 30
 
 static int name_text(const struct cmd_option *o, char text[64])

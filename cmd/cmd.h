@@ -31,12 +31,12 @@ int cmd_pack(struct uckpt *u, int argc, char **argv);
 int cmd_unpack(struct uckpt *u, int argc, char **argv);
 int cmd_extents(struct uckpt *u, int argc, char **argv);
 
-/* What the library says goes to the terminal, and its reports to standard output.  Their
- * `arg` is not used. */
+/* Messages of the library go to the terminal, and its reports to standard output.  `arg` is not
+ * used. */
 extern const struct uckpt_calls cmd_calls;
 
-/* Return the exit code of a command that reports: `rc`, or after an error its message and
- * `failed`. */
+/* Return the exit code of a command that reports: `rc`, or after an error print its message and
+ * return `failed`. */
 int cmd_exit(int rc, const struct uckpt_error *err, enum cmd_exit failed);
 
 /* Print one line to stderr: "ucckpt: <message>". */
@@ -47,37 +47,37 @@ int cmd_usage(const char *command, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 
 /*
- * An option of a command, with at most one of `flags`, `text` and `set`; with none of
- * them, what it asks for is always done.
+ * An option of a command, with at most one of `flags`, `text` and `set`; with none of them the
+ * option has no effect, since its behaviour is the default.
  */
 struct cmd_option {
-	const char *name; /* without "--"; a second row of a name is for the help only */
+	const char *name; /* without "--"; a second row with the same name is only for the help */
 	char letter;       /* of its short form, or 0 */
-	const char *value; /* what the help calls its value; NULL: it has none */
-	const char *help;  /* lines about it */
-	unsigned *flags, bit; /* to be set there */
+	const char *value; /* name of its value in the help; NULL: it takes none */
+	const char *help;  /* help text, in lines */
+	unsigned *flags, bit; /* `bit` is set in `flags` */
 	const char **text;
 	const char *set; /* the library's name for it (uckpt_set) */
 };
 
-/* Of commands whose work several processes share. */
+/* For commands whose work several processes can share. */
 #define CMD_PART                                                                     \
 	{ "part", 0, "I/N", "do part I of N, of processes that share the work; or auto, under\n" \
 			    "srun or mpirun", .set = "part" }
 
 struct cmd_syntax {
-	const char *usage; /* lines of the help before the options, and after them */
+	const char *usage; /* lines of the help before and after the options */
 	const char *ending;               /* may be NULL */
 	const struct cmd_option *options; /* --help is added */
 	size_t n;
 	int nargs;        /* arguments; 0: one or more; -1: any number */
-	const char *args; /* what they are called; NULL if nargs is -1 */
+	const char *args; /* name of the arguments in the help; NULL if nargs is -1 */
 };
 
 #define CMD_OPTIONS_MAX 32
 
-/* Parse a command line; its arguments are argv[optind] and those that follow.  False if
- * there is nothing left to do: `*status` is then the exit code. */
+/* Parse a command line; its arguments are argv[optind] and those that follow.  False if the
+ * command must end with the exit code `*status`. */
 bool cmd_parse(struct uckpt *u, int argc, char **argv,
 	       const struct cmd_syntax *syntax, int *status);
 

@@ -16,11 +16,11 @@
 #include "cmd/cmd.h"
 #include "cmd/progress.h"
 
-/* How trees are loaded, by a file that others do not have. */
+/* How a tree is loaded, identified by a file that only this kind has. */
 static const struct {
 	const char *file;
-	const char *call; /* up to the path */
-	bool tag; /* it takes the path of the directory above, and a name */
+	const char *call; /* call, up to the path */
+	bool tag; /* the call takes the parent's path, and a name */
 	const char *more;
 } loaders[] = {
 	{ "zero", "engine.load_checkpoint(", true,
@@ -174,7 +174,7 @@ int cmd_convert(struct uckpt *u, int argc, char **argv)
 		{ "no_strict", 0, NULL,
 		  "accept patterns that match no parameter",
 		  .set = "no_strict" },
-		/* Other options of ds_to_universal.py. */
+		/* Options of ds_to_universal.py. */
 		{ "input_folder", 0, "DIR", "same as INPUT", .text = &in },
 		{ "output_folder", 0, "DIR", "same as OUTPUT", .text = &out },
 		{ "num_extract_workers", 0, "N", "same as --readers", .set = "readers" },

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ucckpt extents: prints what the ioctls of ucfs_ioctl.h report about an open
- * file, as a table or as JSON.  A server's answer that makes no progress is an
- * error, not an endless loop.
+ * ucckpt extents: prints the answers of the ioctls of ucfs_ioctl.h for an open file, as a table or
+ * as JSON.  A server's answer that makes no progress is an error, not an endless loop.
  */
 #include <cJSON.h>
 #include <errno.h>

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ucckpt extract: writes files that a mount would show below a directory.  Each has no
- * name, or a temporary one, until it is on the disk.  Directories are opened one by one
- * without following links, so that nothing is written elsewhere.
+ * ucckpt extract: writes files that a mount would show below a directory.  Each has no name, or a
+ * temporary one, until it is on the disk.  Directories are opened one by one without following
+ * links, so that nothing is written elsewhere.
  *
- * An extraction that was stopped goes on with the same command: files that are there are
- * compared first, and left as they are.
+ * The same command resumes an interrupted extraction: existing files are compared first, and kept
+ * if they are right.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -26,8 +26,8 @@
 #include "cmd/find.h"
 #include "cmd/progress.h"
 
-#define CHUNK (4 << 20) /* bytes that are read at once */
-#define WRITERS 8	/* files that are written at once: each waits for the disk */
+#define CHUNK (4 << 20) /* bytes read at once */
+#define WRITERS 8	/* files written at once: each writer waits for the disk */
 #define TMP_NAME ".ucckpt.tmp-%ld-%zu" /* process, writer */
 #define PROC_PATH_LEN 32
 
@@ -37,14 +37,14 @@ struct extract {
 	int dir; /* descriptor of `dest` */
 	struct found_list files;
 	bool *mine;  /* by file: this process writes it */
-	bool *there; /* by file: it is to be compared */
+	bool *there; /* by file: it exists, and is compared */
 	size_t nthere;
 	uint64_t total; /* bytes */
-	bool writing;   /* the others, after these are compared */
-	atomic_size_t next; /* file that no writer has begun */
-	pthread_mutex_t lock; /* protects the rest once there are writers: */
+	bool writing;   /* existing files have been compared; write the others */
+	atomic_size_t next; /* next file for a writer */
+	pthread_mutex_t lock; /* protects the rest while there are writers: */
 	struct uckpt_done done;
-	int rc; /* of the first failure, and its message */
+	int rc; /* the first failure; its message is in `err` */
 	struct uckpt_error err;
 };
 
@@ -52,9 +52,9 @@ struct extract {
 struct writer {
 	struct extract *x;
 	pthread_t thread;
-	char tmp[64]; /* the name of a file that is not yet complete, */
+	char tmp[64]; /* temporary name of an incomplete file, */
 	bool named;   /* if it has one */
-	char *buf; /* of twice CHUNK */
+	char *buf; /* buffer of 2 * CHUNK bytes */
 	struct uckpt_error err;
 };
 
@@ -68,7 +68,7 @@ static int fail_errno(const struct extract *x, const char *what, const char *pat
 	return rc;
 }
 
-/* Open the directory of a file, and make it if it is not there. */
+/* Open the directory of a file, and make it if it is missing. */
 static int open_parent(struct writer *w, const char *path, const char **name)
 {
 	const struct extract *x = w->x;
@@ -144,7 +144,7 @@ static int compare_with(struct writer *w, struct uckpt_file *want, int fd, const
 	}
 }
 
-/* Compare a file that is there.  -EEXIST if it is another. */
+/* Compare an existing file.  -EEXIST if it differs. */
 static int compare(struct writer *w, struct uckpt_file *want, int dir, const char *name,
 		   const char *path)
 {
@@ -158,15 +158,16 @@ static int compare(struct writer *w, struct uckpt_file *want, int dir, const cha
 	return rc;
 }
 
-/* A file that has no name yet: its path in /proc.  False where it could not be given one. */
+/* Return the path, in /proc, of a file without a name.  False if it could not get a name that
+ * way. */
 static bool get_path(int fd, char path[PROC_PATH_LEN])
 {
 	snprintf(path, PROC_PATH_LEN, "/proc/self/fd/%d", fd);
 	return access(path, F_OK) == 0;
 }
 
-/* Create a file without a name; or, where the system has none, with a temporary name and
- * a lock, which tells it from those of killed processes. */
+/* Create a file without a name; or, if the file system has no O_TMPFILE, with a temporary name
+ * and a lock, which distinguishes it from files of killed processes. */
 static int create_tmp(struct writer *w, int dir, mode_t mode)
 {
 	int fd = openat(dir, ".", O_TMPFILE | O_WRONLY | O_CLOEXEC, mode);
@@ -197,7 +198,7 @@ static int give_name(const struct writer *w, int fd, int dir, const char *name)
 	return linkat(AT_FDCWD, path, dir, name, AT_SYMLINK_FOLLOW);
 }
 
-/* Write a file in directory `dir`, which gets its name when it is complete. */
+/* Write a file into directory `dir`; it gets its name when it is complete. */
 static int write_in(struct writer *w, struct uckpt_file *from, const struct uckpt_attr *a,
 		    int dir, const char *name, const char *path)
 {
@@ -252,7 +253,7 @@ static int extract_file(struct writer *w, const struct found *f)
 	return rc;
 }
 
-/* Record how a file ended.  False if no more are to be begun. */
+/* Record the result of a file.  False if no more files must be begun. */
 static bool note_end(struct extract *x, int rc, const struct uckpt_error *err)
 {
 	bool going_on;
@@ -281,7 +282,7 @@ static void *write_files(void *arg)
 	return NULL;
 }
 
-/* Compare the files that are there, or write the others. */
+/* Compare the existing files, or write the others. */
 static int run_writers(struct extract *x, bool writing)
 {
 	struct writer w[WRITERS] = { 0 };
@@ -308,7 +309,7 @@ static int run_writers(struct extract *x, bool writing)
 	return x->rc;
 }
 
-/* Remove a temporary file whose process was killed, which has no lock then. */
+/* Remove a temporary file of a killed process, which has no lock. */
 static void remove_left(int dir, const char *name)
 {
 	const int fd = openat(dir, name, O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
@@ -322,7 +323,7 @@ static void remove_left(int dir, const char *name)
 	close(fd);
 }
 
-/* Remove what killed processes have left where a file is to be written. */
+/* Remove temporary files of killed processes from the directories to be written. */
 static void remove_all_left(const struct extract *x, const char *path)
 {
 	const char *slash = strrchr(path, '/');
@@ -348,7 +349,7 @@ static void remove_all_left(const struct extract *x, const char *path)
 	free(parent);
 }
 
-/* Are both files, and in one directory? */
+/* Are both files in the same directory? */
 static bool are_siblings(const struct found *a, const struct found *b)
 {
 	const char *x = strrchr(a->path, '/'), *y = strrchr(b->path, '/');
@@ -358,8 +359,8 @@ static bool are_siblings(const struct found *a, const struct found *b)
 				   memcmp(a->path, b->path, n) == 0));
 }
 
-/* Choose the files that this process writes, and refuse what would be overwritten before
- * anything is written. */
+/* Choose the files that this process writes.  Refuses to overwrite other files before anything
+ * is written. */
 static int survey_own(struct extract *x, const uint64_t *sizes)
 {
 	const struct found_list *l = &x->files;

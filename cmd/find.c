@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Finds the files of a source by patterns.  Components without a wildcard are looked up, so
- * that views are found that no directory lists, and other tags are not planned.
+ * Finds the files of a source by patterns.  Components without a wildcard are looked up, which
+ * finds views that no directory lists, and plans no other tags.
  */
 #include "cmd/find.h"
 
@@ -29,7 +29,7 @@ static int fail(const struct find *f, int rc, const char *path)
 	return rc;
 }
 
-/* Append `path`, which becomes the list's. */
+/* Append `path`, and take ownership of it. */
 static int add(struct find *f, char *path, uint64_t node, uint32_t type)
 {
 	struct found_list *l = f->to;
@@ -42,7 +42,7 @@ static int add(struct find *f, char *path, uint64_t node, uint32_t type)
 	return 0;
 }
 
-/* Replace a link by what it leads to, if it leads to anything. */
+/* Replace a link by its target, if that exists. */
 static int resolve(const struct find *f, const char *path, uint64_t *node,
 		   uint32_t *type)
 {
@@ -68,8 +68,8 @@ static int resolve(const struct find *f, const char *path, uint64_t *node,
 static int walk(struct find *f, const char *path, uint64_t dir,
 		const char *pattern);
 
-/* Go on with entry `e` of directory `path`; `rest` of the pattern follows it, or is NULL
- * below a directory that has matched. */
+/* Continue with entry `e` of directory `path`.  `rest` of the pattern follows, or is NULL below
+ * a directory that has matched. */
 static int enter(struct find *f, const char *path, const struct uckpt_entry *e,
 		 const char *rest)
 {
@@ -145,7 +145,7 @@ static int look_up(struct find *f, const char *path, uint64_t dir,
 	return rc == -ENOENT ? 0 : rc ?: enter(f, path, &e, word + len);
 }
 
-/* Find in directory `path` what the pattern names; NULL: everything. */
+/* Find the files in directory `path` that match the pattern; NULL: all. */
 static int walk(struct find *f, const char *path, uint64_t dir,
 		const char *pattern)
 {

@@ -21,16 +21,16 @@ struct found_list {
 };
 
 /*
- * Find what `pattern` names: components of glob(7), each of which matches a name of one
- * directory.  Symbolic links are followed.  For a directory that matches, its entries are
- * added; if `deep`, all files below it instead, of which those behind links to
- * directories are left out.  Patterns without a match are an error.  Errors are negative
- * errnos, with a text in `err`.  Call found_done in any case.
+ * Find the files that match `pattern`: components of glob(7), each of which matches a name in one
+ * directory.  Symbolic links are followed.  For a directory that matches, its entries are added; if
+ * `deep`, all files below it instead, except those behind links to directories.  Patterns without a
+ * match are an error.  Errors are negative errnos, with a text in `err`.  Call found_done in any
+ * case.
  */
 int find_pattern(struct uckpt *u, const char *pattern, bool deep,
 		 struct found_list *to, struct uckpt_error *err);
 
-/* Sort what was found. */
+/* Sort the files by path. */
 void found_sort(struct found_list *l);
 
 void found_done(struct found_list *l);

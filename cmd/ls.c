@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ucckpt ls and ucckpt cat: what a mount would show, on standard output. */
+/* ucckpt ls and ucckpt cat: list and print the files that a mount would show. */
 #include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
@@ -17,9 +17,9 @@
 #include "cmd/progress.h"
 
 #define LONG 1u
-#define CAT_BYTES (1 << 20) /* that are read at once */
+#define CAT_BYTES (1 << 20) /* bytes read at once */
 
-/* Print size and time.  Directories have none here: those of a view would be planned. */
+/* Print size and time, but not of directories: that would plan their views. */
 static int print_long(struct uckpt *u, const struct found *f,
 		      struct uckpt_error *err)
 {
@@ -101,7 +101,7 @@ static int copy_to_stdout(struct uckpt_file *file, struct uckpt_error *err)
 	while (n > 0 &&
 	       (n = uckpt_file_read(file, buf, CAT_BYTES, at, err)) > 0) {
 		if (fwrite(buf, 1, (size_t)n, stdout) != (size_t)n)
-			break; /* main says so */
+			break; /* main reports the error */
 		at += (uint64_t)n;
 		progress_show(NULL, at, uckpt_file_size(file));
 	}

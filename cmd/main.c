@@ -49,8 +49,8 @@ static void print_help(void)
 	     "of diff: 0 equal, 1 different, 2 trouble.");
 }
 
-/* Set options, which are separated by commas, but for a number, which belongs to the
- * option before: ranks=8,16.  Cuts `list`. */
+/* Set options, which are separated by commas.  A number after a comma belongs to the previous
+ * option: ranks=8,16.  Cuts `list`. */
 static int set_options(struct uckpt *u, char *list)
 {
 	struct uckpt_error err;
@@ -131,7 +131,7 @@ const struct uckpt_calls cmd_calls = {
 /* Copy the arguments, and hide the secrets of the command line, which other users see. */
 static char **take_arguments(int argc, char **argv)
 {
-	static char **copy; /* to the end of the process */
+	static char **copy; /* kept until the process ends */
 
 	copy = calloc((size_t)argc + 1, sizeof(*copy));
 	for (int i = 0; copy && i < argc; i++) {

@@ -13,8 +13,7 @@
 #define SUFFIX ".ucpack"
 #define CHECK 1u
 
-/* Read a command line with one path.  NULL if there is nothing left to do: `*status` is then
- * the exit code. */
+/* Read a command line with one path.  NULL if the command must end with the exit code `*status`. */
 static char *parse(struct uckpt *u, int argc, char **argv, const char *usage,
 		   const struct cmd_option *options, size_t n, int *status)
 {
@@ -31,7 +30,7 @@ static char *parse(struct uckpt *u, int argc, char **argv, const char *usage,
 	return NULL;
 }
 
-/* Say how the work ended; `more` follows the bytes of the files.  Returns an exit code. */
+/* Print the result of the work; `more` follows the bytes of the files.  Returns an exit code. */
 static int report(int rc, const char *name, const struct uckpt_done *done,
 		  const char *more, const struct uckpt_error *err)
 {
@@ -94,7 +93,8 @@ int cmd_pack(struct uckpt *u, int argc, char **argv)
 	return rc;
 }
 
-/* Cut the suffix, so that the directory's name is left.  False if there is another one. */
+/* Cut the suffix of a pack, which leaves the directory's name.  False if the suffix is another
+ * one. */
 static bool cut_suffix(char *pack)
 {
 	const size_t n = strlen(pack), s = strlen(SUFFIX);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How far commands are, and what ends them. */
+/* Shows the progress of commands, and handles signals. */
 #include "cmd/progress.h"
 
 #include <errno.h>
@@ -18,10 +18,10 @@
 
 static atomic_int caught; /* written by the handler, read by all threads */
 
-/* A process runs one command.  When its long work began (clock_seconds); 0: it has not. */
+/* When the process's long work began (clock_seconds); 0: not yet.  A process runs one command. */
 static _Atomic double began;
 
-/* Before the work begins nothing asks whether a signal was caught: end at once. */
+/* Before the work begins, nothing polls `caught`, so end at once. */
 static void note_signal(int sig)
 {
 	static const char text[] = "ucckpt: interrupted; nothing was written\n";
@@ -31,7 +31,7 @@ static void note_signal(int sig)
 		return;
 	if (write(STDERR_FILENO, METER_CLEAR, isatty(STDERR_FILENO) ? strlen(METER_CLEAR) : 0) < 0 ||
 	    write(STDERR_FILENO, text, strlen(text)) < 0)
-		caught = sig; /* there is nobody to tell */
+		caught = sig; /* the message cannot be shown */
 	signal(sig, SIG_DFL);
 	raise(sig);
 }

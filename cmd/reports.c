@@ -25,13 +25,13 @@ static int run_report(struct uckpt *u, int argc, char **argv, unsigned flags, re
 			     &err, CMD_FAILED);
 }
 
-/* A page that is to be written, and how that ended. */
+/* The HTML page to write, and the result. */
 struct page {
 	const char *path;
 	int rc;
 };
 
-/* Write a page, which is whole, so that an older one is lost only to a newer one. */
+/* Write the complete page, so that a failed command does not destroy an older page. */
 static void write_page(void *arg, const char *text, size_t len)
 {
 	struct page *page = arg;

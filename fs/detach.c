@@ -6,9 +6,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static int ready_fd = -1; /* of a pipe to the process that waits */
+static int ready_fd = -1; /* pipe to the waiting process */
 
-/* The exit status of the process that was started: 0 as soon as its child serves. */
+/* The exit status for the waiting process: 0 as soon as its child serves. */
 static int wait_for_child(pid_t child, int fd)
 {
 	ssize_t n;

@@ -2,15 +2,15 @@
 #ifndef FS_DETACH_H
 #define FS_DETACH_H
 
-/* Serve in the background.  The process forks before it has threads: a child would
- * have their locks, and not them. */
+/* Serve in the background.  The process must fork before it has threads: a child would inherit
+ * their locks, but not the threads. */
 
-/* Go on in a child.  This process waits for detach_ready in the child, or for its end,
- * and exits as it does; it returns only with an error (negative errno) of its own. */
+/* Continue in a child.  The parent waits for detach_ready in the child, or for the child's end,
+ * and exits with the same status; it returns only after an error of its own (negative errno). */
 int detach_start(void);
 
-/* Leave the terminal and the working directory, and let the first process exit with 0.
- * Nothing if detach_start was not called. */
+/* Leave the terminal and the working directory, and let the first process exit with 0.  Does
+ * nothing if detach_start was not called. */
 void detach_ready(void);
 
 #endif

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libfuse's auto_unmount leaves this to fusermount3, which goes by the path alone: it
- * detached what others had mounted there after a server had died.
+ * libfuse's auto_unmount leaves this to fusermount3, which knows only the path, and may detach a
+ * later mount at that path.
  *
- * A mount's id is that of its root, opened by O_PATH, in /proc/self/fdinfo: that sends no
- * request to the server.  The kernel uses the ids of former mounts again, so that only a
- * mount without a server is detached, as statfs shows (ENOTCONN).  umount2 of the open root
- * cannot meet another mount; users other than root need fusermount3, which takes the path.
- * While the server lives, it is enough that the id is right.
+ * A mount's id is that of its root, opened by O_PATH, in /proc/self/fdinfo: that sends no request
+ * to the server.  The kernel reuses the ids of former mounts, so that only a mount without a server
+ * is detached, as statfs shows (ENOTCONN).  umount2 of the open root cannot meet another mount;
+ * users other than root need fusermount3, which takes the path.  While the server lives, it is
+ * enough that the id is right.
  */
 #include "fs/keeper.h"
 
@@ -26,22 +26,22 @@
 #include <time.h>
 #include <unistd.h>
 
-/* The kernel closes a dead server's pipe before or after its descriptor of /dev/fuse. */
+/* The kernel may close a dead server's pipe before or after its descriptor of /dev/fuse. */
 #define LOOKS 500
 #define LOOK_NS 20000000L
 
-static int mounted_fd = -1; /* of a pipe to the keeper */
+static int mounted_fd = -1; /* pipe to the keeper */
 
 struct kept {
 	const char *mountpoint;
-	bool removes; /* the mount point, in the end */
+	bool removes; /* remove the mount point at the end */
 	pid_t server;
-	int pipe;    /* ends with the server */
-	int until;   /* ends with the owner, or -1 */
+	int pipe;    /* closed when the server ends */
+	int until;   /* closed when the owner ends, or -1 */
 	uint64_t id; /* of the mount; 0: not mounted yet */
 };
 
-/* 0 if it cannot be found. */
+/* Return a mount's id, or 0 if it cannot be found. */
 static uint64_t mount_id(int fd)
 {
 	char path[64], line[128];
@@ -76,7 +76,8 @@ static void detach(int fd, const char *mountpoint)
 		;
 }
 
-/* Detach the mount if its server has ended as it must have.  False while it has not. */
+/* Detach the mount if its server has ended; with `ended`, the server must end.  False if it has
+ * not ended yet. */
 static bool look(const struct kept *k, bool ended)
 {
 	const int fd = open(k->mountpoint, O_PATH | O_CLOEXEC);
@@ -94,7 +95,8 @@ static bool look(const struct kept *k, bool ended)
 	return done;
 }
 
-/* Others wait for the end of what the server has open, and the terminal. */
+/* Close inherited descriptors: other processes wait for the end of files that the server has
+ * open, and for the terminal. */
 static void let_go(const struct kept *k)
 {
 	const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
@@ -116,7 +118,7 @@ static void let_go(const struct kept *k)
 		_exit(1);
 }
 
-/* Take the mount's id from the server.  False when it has ended. */
+/* Read the mount's id from the server.  False if the server has ended. */
 static bool hear_server(struct kept *k)
 {
 	const ssize_t n = read(k->pipe, &k->id, sizeof(k->id));
@@ -132,8 +134,8 @@ static bool owner_has_ended(const struct kept *k)
 	return n == 0 || (n < 0 && errno != EINTR && errno != EAGAIN);
 }
 
-/* Wait for the end of the server, or of the owner, and end the mount.  While the server
- * lives nothing else has the mount's id; files that are open stay readable. */
+/* Wait for the end of the server, or of the owner, and end the mount.  While the server lives,
+ * no other mount has its id; files that are open stay readable. */
 static void keep(struct kept *k)
 {
 	const struct timespec pause = { .tv_nsec = LOOK_NS };
@@ -179,7 +181,7 @@ int keeper_start(const char *mountpoint, int until, bool removes)
 	int fd[2];
 	pid_t child;
 
-	/* Its number may be that of a standard stream. */
+	/* The descriptor may have the number of a standard stream. */
 	if (until >= 0 && (k.until = fcntl(until, F_DUPFD_CLOEXEC, 3)) < 0)
 		return -errno;
 	if (pipe2(fd, O_CLOEXEC) < 0)

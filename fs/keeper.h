@@ -5,19 +5,19 @@
 #include <stdbool.h>
 
 /*
- * Options auto_unmount and until: a process of its own detaches the mount if the server dies,
- * or when the mount's owner closes its end of a pipe or socket.  It knows the mount by its id (/proc/self/mountinfo), so that whatever else is mounted at the same
- * path by then stays.
+ * Options auto_unmount and until: a process of its own detaches the mount if the server dies, or
+ * when the mount's owner closes its end of a pipe or socket.  It knows the mount by its id
+ * (/proc/self/mountinfo), so that a later mount at the same path stays.
  */
 
 /* Start the process, before there are threads and before /dev/fuse is open.  `until` is the
- * descriptor that the owner passed, or -1; it is closed here, and by the process when it has
- * done its work.  If the owner ends before there is a mount, the server is sent SIGTERM.
- * `removes`: the mount point, too, in the end.  Negative errno if that fails. */
+ * descriptor that the owner passed, or -1; it is closed here, and by the process at its end.  If
+ * the owner ends before the mount exists, the server gets SIGTERM.  `removes`: also remove the
+ * mount point at the end.  Returns a negative errno on failure. */
 int keeper_start(const char *mountpoint, int until, bool removes);
 
-/* The mount point is mounted: keep its mount from now on.  -ENOENT if its id cannot be
- * found.  Nothing if keeper_start was not called. */
+/* Start watching the mount, now that it exists.  -ENOENT if its id cannot be found.  Does
+ * nothing if keeper_start was not called. */
 int keeper_mounted(const char *mountpoint);
 
 #endif

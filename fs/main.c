@@ -38,8 +38,8 @@
 #include "fs/ops/ops.h"
 #include "fs/options.h"
 
-/* Threads that answer requests: as many as there are processors, and so many at least; up to
- * this number where readers may wait for a server, so that the others need not. */
+/* Threads that answer requests: as many as processors, but at least THREADS_MIN; up to
+ * THREADS_MAX where readers may wait for a server, so that other readers need not. */
 #define THREADS_MIN 2
 #define THREADS_SERVERS 1024
 
@@ -61,9 +61,9 @@ static void *cancel_self(void *arg)
 	return arg;
 }
 
-/* libfuse cancels its threads when the loop ends.  glibc loads a library for the
- * first cancellation of a process, and aborts if it cannot: no descriptor or no
- * memory may be left by then. */
+/* libfuse cancels its threads when the loop ends.  glibc loads a library for the first
+ * cancellation of a process, and aborts if it cannot: there might be no descriptor or memory
+ * left by then. */
 static void prepare_to_cancel(void)
 {
 	pthread_t thread;
@@ -72,8 +72,8 @@ static void prepare_to_cancel(void)
 		pthread_join(thread, NULL);
 }
 
-/* Run the loop of libfuse's threads, of which `idle` stay without requests; libfuse before
- * 3.12 starts as many as there are requests at a time. */
+/* Run libfuse's loop; up to `idle` threads stay without requests.  libfuse before 3.12 starts as
+ * many threads as there are requests. */
 static int loop(struct fuse_session *se, unsigned threads, unsigned idle)
 {
 #if FUSE_USE_VERSION >= 312
@@ -141,9 +141,9 @@ static int serve(struct fuse_session *se, bool servers)
 	if (rc)
 		log_warning("NOTIFY_SOCKET: %s", strerror(-rc));
 	rc = loop(se, servers ? THREADS_SERVERS : least, least);
-	/* A positive result is the number of the signal.  Linux answers the read that takes
-	 * a request during the unmount with ECONNABORTED, and only the others with ENODEV,
-	 * which libfuse knows (fs/fuse/dev.c, fuse_dev_do_read). */
+	/* A positive result is the number of the signal.  During an unmount Linux answers the
+	 * read that takes a request with ECONNABORTED, and only the others with ENODEV, which
+	 * libfuse knows (fs/fuse/dev.c, fuse_dev_do_read). */
 	return rc > 0 || rc == -ECONNABORTED ? 0 : rc;
 }
 
@@ -169,7 +169,7 @@ static void show_step(void *arg, const char *what, uint64_t done, uint64_t total
 	meter_step(what, done, total);
 }
 
-/* Hand out a text of .ucfs. */
+/* Append a text of .ucfs. */
 static void put_bytes(struct bytebuf *text,
 		      void (*put)(void *to, const char *text), void *to)
 {
@@ -311,7 +311,7 @@ static int main_run(const struct options *o, struct fuse_args *args)
 		return 1;
 	}
 	raise_file_limit();
-	/* Batch systems send it to all processes of a job that is about to end. */
+	/* Batch systems send it to all processes of a job before they end the job. */
 	signal(SIGUSR1, SIG_IGN);
 	if (o->log && (rc = log_to_file(o->log))) {
 		log_error("log=%s: %s", o->log, strerror(-rc));

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libfuse and fusermount3 say which call failed.  A user in a container, or on a
- * machine without the package, needs to know what to install or whom to ask, and
- * that a conversion needs none of it.
+ * libfuse and fusermount3 only report which call failed.  A user in a container, or on a machine
+ * without the package, needs to know what to install or whom to ask, and that a conversion works
+ * without FUSE.
  */
 #include "fs/mountpoint.h"
 
@@ -44,7 +44,7 @@ static int resolve_directory(char **path, bool nonempty)
 	char *full = realpath(*path, NULL);
 	struct statvfs fs;
 	struct stat st;
-	/* Attributes may be cached; statvfs asks the server. */
+	/* Attributes may be cached, but statvfs asks the server. */
 	int error = full && stat(full, &st) == 0 && statvfs(full, &fs) == 0
 			    ? 0
 			    : errno;
@@ -68,7 +68,7 @@ static int resolve_directory(char **path, bool nonempty)
 	return !error && nonempty ? 0 : -1;
 }
 
-/* Whether it is mounted shows when requests are read. */
+/* Only reading requests shows whether it is mounted. */
 static int check_descriptor(const char *path, int fd)
 {
 	struct stat st;
@@ -96,7 +96,7 @@ int mountpoint_resolve(char **path, bool nonempty)
 
 /* Used by one thread until mountpoint_mounted: */
 static bool holding;
-static char said[MESSAGE_MAX]; /* held back: what libfuse said last */
+static char said[MESSAGE_MAX]; /* held back: libfuse's last message */
 
 /* With -d, libfuse prints its requests in pieces of lines. */
 static void take_message(enum fuse_log_level level, const char *fmt, va_list ap)
@@ -138,7 +138,7 @@ void mountpoint_mounted(void)
 		log_warning("libfuse: %s", said);
 }
 
-/* Why the device cannot be opened, or NULL. */
+/* Return why the device cannot be opened, or NULL. */
 static const char *explain_device(void)
 {
 	const int fd = open("/dev/fuse", O_RDWR | O_CLOEXEC);

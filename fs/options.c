@@ -107,7 +107,7 @@ int options_parse(struct options *o, int argc, char **argv,
 		log_error("usage: ucfs SOURCE... MOUNTPOINT [options]; see ucfs --help");
 		return -1;
 	}
-	/* Other users see the command line. */
+	/* Other users see the command line, so hide its secrets. */
 	for (int i = 1; i < argc; i++)
 		uckpt_hide_secrets(argv[i]);
 	o->mountpoint = strdup(o->operands[o->noperands - 1]);

@@ -13,18 +13,18 @@ struct options {
 	size_t noperands, operands_cap;
 	char *mountpoint; /* absolute */
 	struct uckpt *u;  /* has the options of the library */
-	bool ranks;       /* the last of them was ranks=N */
+	bool ranks;       /* the last option was ranks=N */
 	bool foreground;
 	bool debug;
 	bool help;
 	bool version;
 	bool fake; /* mount -f: do everything but mount */
 	bool auto_unmount;
-	int until;     /* descriptor at whose end the mount ends; -1: none */
-	bool rmdir;    /* the mount point, then */
+	int until;     /* descriptor whose end ends the mount; -1: none */
+	bool rmdir;    /* remove the mount point then */
 	bool nonempty; /* mount over an existing ucfs mount, too */
 	char *log; /* file to log to, too; absolute; NULL: none */
-	bool log_here; /* to the standard error: log=- */
+	bool log_here; /* log to standard error, too: log=- */
 };
 
 /*
@@ -42,9 +42,9 @@ int options_add_mount(const struct options *o, struct fuse_args *args);
 
 void options_print_help(void);
 
-/* A callback of fuse_opt_parse without a table, so that libfuse never has to complain of
- * an option: 1 keeps the argument for libfuse, 0 drops it, and -1 reports an error.
- * `options` is a struct options. */
+/* A callback of fuse_opt_parse without a table, so that libfuse never reports an unknown option:
+ * 1 keeps the argument for libfuse, 0 drops it, and -1 reports an error.  `options` is a struct
+ * options. */
 int options_take(void *options, const char *arg, int key, struct fuse_args *args);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The options of ucfs that the library does not have, and what each sets. */
+/* The options of ucfs that the library does not have, with the fields they set. */
 #include <errno.h>
 #include <fcntl.h>
 #include <fuse_opt.h>
@@ -17,7 +17,7 @@
 #include "fs/log/log.h"
 #include "fs/options.h"
 
-/* An option as it was given: "crc=zero".  A setter returns NULL, or what is wrong. */
+/* An option as given: "crc=zero".  A setter returns NULL, or what is wrong. */
 struct given {
 	const char *arg;
 	size_t name_len;
@@ -32,12 +32,13 @@ struct row {
 	const char *names; /* separated by blanks; '=' after a name: it needs a value */
 	size_t flag; /* offset of a bool that is set, or 0 */
 	setter *set;
-	const char *wrong; /* what `set` says of a wrong value; without `set`, always */
+	const char *wrong; /* message about a wrong value; an option without `set` is always
+	                    * wrong */
 	bool keep;         /* for libfuse */
-	bool hidden; /* without effect, or refused: never suggested */
+	bool hidden; /* has no effect, or is refused: never suggested */
 };
 
-/* Its absolute name, since the server changes its working directory later. */
+/* Store the absolute name, since the server changes its working directory. */
 static const char *set_log(struct options *o, const struct given *g)
 {
 	char cwd[PATH_MAX];
@@ -66,7 +67,7 @@ static const char *set_until(struct options *o, const struct given *g)
 		       : g->row->wrong;
 }
 
-/* Other users may use the mount. */
+/* Let other users use the mount. */
 static const char *set_shared(struct options *o, const struct given *g)
 {
 	uckpt_set(o->u, g->arg, NULL);
@@ -88,19 +89,20 @@ static const struct row rows[] = {
 	{ "until=", .set = set_until, .wrong = "not an open descriptor" },
 	{ "remount",
 	  .wrong = "no option can be changed while it is mounted: unmount it and mount again" },
-	/* Of libfuse, fusermount3 and the kernel. */
+	/* Options of libfuse, fusermount3 and the kernel. */
 	{ "allow_root fsname= subtype= max_read= suid nosuid dev"
 	  " nodev exec noexec sync async dirsync atime noatime context="
 	  " fscontext= defcontext= rootcontext=",
 	  .keep = true },
-	/* Options of the library that a mount has no use for. */
+	/* Options of the library that have no effect on a mount. */
 	{ "no_strict", .wrong = "is an option of ucckpt convert: a mount always does so",
 	  .hidden = true },
 	{ "part= jobs= readers= rtol= atol=", .wrong = "is an option of ucckpt's commands",
 	  .hidden = true },
 	/* A mount is always read-only and checks permissions. */
 	{ "rw ro default_permissions", .hidden = true },
-	/* Of mount(8), its callers and systemd.  Some libfuse rejects the second half. */
+	/* Options of mount(8), its callers and systemd.  Some versions of libfuse reject the
+	 * second half. */
 	{ "defaults auto noauto user user= nouser users nousers owner noowner"
 	  " group nogroup nofail _netdev comment="
 	  " relatime norelatime strictatime nostrictatime diratime nodiratime"
@@ -131,8 +133,7 @@ static const struct row *find_row(const struct given *g)
 	return NULL;
 }
 
-/* Report an option that is neither in the table nor the library's, or has a value that it may
- * not have or lacks.  Returns -1. */
+/* Report an unknown option, or one with a wrong or missing value.  Returns -1. */
 static int refuse(const struct given *g)
 {
 	const char *dash = g->arg[0] == '-' ? "" : "-o ";
@@ -203,7 +204,7 @@ int options_take(void *options, const char *arg, int key, struct fuse_args *args
 		else
 			wrong = row->wrong;
 	} else if (strncmp(arg, "x-", 2) == 0 || strncmp(arg, "X-", 2) == 0) {
-		/* Of other readers of fstab, such as x-systemd.automount. */
+		/* Options for other readers of fstab, such as x-systemd.automount. */
 		return 0;
 	} else {
 		return take_option(o, &g);

@@ -42,7 +42,7 @@ void pathtab_free(struct pathtab *t)
 	free(t);
 }
 
-/* Find or append a path.  Called with the lock held. */
+/* Find or append a path.  The caller holds the lock. */
 static int find_or_append(struct pathtab *t, const char *path, uint64_t parent, uint64_t *index)
 {
 	const uint64_t hash = hash_text(path);

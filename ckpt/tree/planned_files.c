@@ -18,14 +18,14 @@
 #include "ckpt/remote/latency.h"
 #include "ckpt/table/checkpoint.h"
 
-/* All files of a tag that was written to so lately are checked before it is listed: one may
- * be half-written.  Later, each is checked when it is read. */
+/* All files of a tag that was written to within this time are checked before it is listed: one
+ * may be half-written.  Later, each is checked when it is read. */
 #define SETTLED_SECONDS 600
 
-/* A rank that has written its model states begins so soon to write its shard. */
+/* A rank writes its shard within this time after its model states. */
 #define OPTIMIZER_SECONDS 60
 
-/* Is file `i` of a plan there, as far as its inode, size and times show? */
+/* Does file `i` of a plan still exist, judging by its inode, size and times? */
 static bool is_there(struct shards *c, uint32_t i, struct errmsg *why)
 {
 	const char *const path = shards_path(c, i);
@@ -71,7 +71,7 @@ struct sum {
 	bool same; /* so far */
 };
 
-/* Files that the plan leaves out, of a former save, may lie between its own. */
+/* Files of a former save, which the plan leaves out, may lie between its own. */
 static void sum_add(struct sum *s, const char *path, const struct fileid *id)
 {
 	const uint32_t next = (uint32_t)s->n;
@@ -97,7 +97,7 @@ uint32_t planned_files_sum(struct plan *p)
 	return s.same && s.n == c->nfiles ? 0 : s.sum;
 }
 
-/* Returns when the file of a plan that was written last was. */
+/* The latest modification time of a plan's files. */
 static int64_t newest_ns(const struct checkpoint *c)
 {
 	int64_t newest = 0;

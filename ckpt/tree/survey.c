@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Says at mount what of a run will not be served: the user is at the terminal now,
- * and a run that resumes tomorrow is not.
+ * Warn at mount about tags of a run that cannot be served, while the user is still at the terminal.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,13 +18,13 @@
 #include "ckpt/io/roots.h"
 #include "ckpt/tree/tree_impl.h"
 
-#define SURVEY_WIDTH 16 /* directories that are scanned at once */
+#define SURVEY_WIDTH 16 /* directories scanned at once */
 
 /* An entry of a directory of the run that may be a tag. */
 struct candidate {
 	char *path;
 	bool pack;
-	bool odd; /* has files of a checkpoint, but may not be served */
+	bool odd; /* has files of a checkpoint, but perhaps cannot be served */
 };
 
 struct survey {
@@ -50,8 +49,8 @@ static bool survey_add(struct survey *s, const char *dir, const char *entry, mod
 	return ok;
 }
 
-/* What became of a tag when the newest usable one was looked for?  It is planned if one of
- * its views is. */
+/* The result for a tag that was tried when the newest usable one was searched.  A tag is planned
+ * if one of its views is. */
 static enum view_state tried_before(const struct survey *s, const char *path)
 {
 	enum view_state tried = VIEW_NEW;
@@ -64,8 +63,8 @@ static enum view_state tried_before(const struct survey *s, const char *path)
 	return tried;
 }
 
-/* Is it odd by its names and sizes, or without an optimizer?  A tag is scanned, which opens no
- * file of ZeRO's.  With option `check`, or for files that are too small, the plan says more. */
+/* Does a tag look unusable by names and sizes, or lack an optimizer?  Scanning opens none of
+ * ZeRO's files.  With option `check`, or for files that are too small, the plan decides. */
 static bool is_odd(struct uckpt *u, const char *path, bool check)
 {
 	const enum dir_kind kind = detect(u, path, NULL);

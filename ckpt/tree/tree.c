@@ -25,7 +25,7 @@
 #include "ckpt/tree/tree_impl.h"
 #include "ckpt/vfile/vfile.h"
 
-#define BLOCK_SIZE (1u << 20) /* cp and Python read in pieces of it */
+#define BLOCK_SIZE (1u << 20) /* cp and Python read in blocks of this size */
 #define SCATTERED_SIZE 4096u  /* for plan_stat.scattered */
 
 /* st_blksize of a directory, which the C library uses as its buffer size.  The
@@ -114,7 +114,7 @@ void tree_show_lower(const struct tree *t, uint64_t index, bool has_acl, struct 
 	tree_set_owner(t, st);
 }
 
-/* A name is looked up by so many looks, which may take this part of the time. */
+/* A lookup of a name takes this many looks, which may take this part of the time. */
 #define LOOKS 6
 #define LOOK_PART 50
 #define MOMENT_MAX 10.0
@@ -130,7 +130,7 @@ int tree_lstat(struct tree *t, const char *path, struct attrs *out)
 	rc = io_stat(t->o->u, path, IO_PLAIN, out, NULL, NULL);
 	latency_end(&t->latency, &q);
 	took = clock_ns() - begun;
-	/* Some answers come from a cache. */
+	/* Some answers come from a cache, which tells nothing about the store. */
 	if (took >= LATENCY_HIGH_NS)
 		atomic_store(&t->look_ns, took);
 	return rc;
@@ -176,8 +176,8 @@ static int stat_in_plan(struct view *x, uint64_t node, struct plan_stat *out, st
 	return rc;
 }
 
-/* Stat the root of a re-cut view without planning it, unless it was refused: anyone may look
- * up thousands. */
+/* Stat the root of a re-cut view without planning it, unless it was refused, because anyone may
+ * look up thousands of them. */
 static int stat_recut(struct view *x, struct plan_stat *out, struct errmsg *err)
 {
 	struct view *tag = view_universal(x);
@@ -189,11 +189,11 @@ static int stat_recut(struct view *x, struct plan_stat *out, struct errmsg *err)
 		return stat_in_plan(x, PLAN_ROOT, out, err);
 	rc = plan_stat_recut(p, &x->type, out, err);
 	view_put(tag);
-	/* Its plan remembers the reason. */
+	/* The plan of a refused view has the reason. */
 	return rc == -ENOTSUP ? stat_in_plan(x, PLAN_ROOT, out, err) : rc;
 }
 
-/* A view that is refused is not there, and the message says why. */
+/* A refused view does not exist; the message has the reason. */
 static int stat_view(struct tree *t, struct view *x, uint64_t node, struct tree_attr *out,
 		     struct errmsg *err)
 {
@@ -213,12 +213,12 @@ static int stat_view(struct tree *t, struct view *x, uint64_t node, struct tree_
 	tree_set_owner(t, &out->st);
 	if (out->st.st_ino == TREE_ROOT)
 		restrict_root(t, &out->st);
-	/* The root is always the same inode, of whatever view. */
+	/* The root always has the same inode, whatever view it is. */
 	out->timeout = out->st.st_ino == TREE_ROOT ? tree_moment(t) : FOREVER;
 	return 0;
 }
 
-/* Is a tag's universal tree listed, or not only because it is being saved again? */
+/* Is a tag's universal tree listed, or missing only because the tag is being saved again? */
 static int check_latest(struct tree *t, uint64_t index, const char *path, bool *planned)
 {
 	static const struct view_type universal = { .kind = PLAN_UNIVERSAL };
@@ -260,7 +260,7 @@ int tree_latest_text(struct tree *t, uint64_t index, const char *dir, char text[
 	return name && rc == -ENOENT ? 0 : rc;
 }
 
-/* Get the content of the pointer with a path, and the path of its directory. */
+/* Get the content of the pointer of a path, and the path's directory. */
 static int read_latest(struct tree *t, uint64_t index, const char **dir, char text[LATEST_TEXT_MAX])
 {
 	uint64_t parent;
@@ -280,7 +280,7 @@ static int stat_latest(struct tree *t, uint64_t index, struct tree_attr *out)
 
 	if (rc)
 		return rc;
-	/* It reveals no more than a listing of the directory. */
+	/* The pointer reveals no more than a listing of the directory. */
 	tree_synthesize(t, INO_LATEST | index, S_IFREG | (dir.st.st_mode & 0666), strlen(text), 1,
 			t->source.st.st_mtim.tv_sec, &out->st);
 	out->st.st_uid = dir.st.st_uid;
@@ -343,7 +343,7 @@ int tree_list_view(struct tree *t, const char *tag, const struct view_type *type
 
 		listed = state != VIEW_REFUSED && state != VIEW_FAILED;
 	} else {
-		/* What is read next must not meet a save that has begun. */
+		/* Later reads must not meet a save that has begun. */
 		if (type->kind == PLAN_UNIVERSAL)
 			views_is_there(t->views, tag, 0);
 		listed = view_may_list(x);
@@ -386,7 +386,7 @@ int tree_readlink(struct tree *t, uint64_t ino, char *buf, size_t size)
 	return (int)len;
 }
 
-/* A file of a server has no descriptor: it is a file of one shard. */
+/* A file of a server has no descriptor: open it as a file of one shard. */
 static int open_remote(struct uckpt *u, const char *path, struct tree_file *out, struct errmsg *err)
 {
 	struct fileid id;

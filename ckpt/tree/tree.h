@@ -52,11 +52,10 @@ struct tree_options {
 };
 
 /*
- * Recognise the source and check that it can be served: plans the tag, or for a
- * run the newest usable tag; the others are planned on first access.  Warns of
- * tags that will not be served, as far as their files' names and sizes show it; with
- * `check` all tags are planned.  `o` must outlive the tree.  On failure returns a
- * negative errno, with a message in `err`.
+ * Recognise the source and check that it can be served: plans the tag, or for a run the newest
+ * usable tag; the others are planned on first access.  Warns of tags that will not be served,
+ * judging by their files' names and sizes; with `check` all tags are planned.  `o` must outlive the
+ * tree.  On failure returns a negative errno, with a message in `err`.
  */
 int tree_open(const struct tree_options *o, struct tree **out, struct errmsg *err);
 void tree_close(struct tree *t);
@@ -78,12 +77,12 @@ int tree_lookup(struct tree *t, uint64_t dir, const char *name,
 		struct tree_attr *out, double *timeout, struct errmsg *err);
 int tree_getattr(struct tree *t, uint64_t ino, struct tree_attr *out, struct errmsg *err);
 
-/* For how many seconds the kernel may cache that an entry of `dir` with these
- * attributes has its inode.  A tag that is saved again gets other inodes. */
+/* Seconds for which the kernel may cache that an entry of `dir` with these attributes has its
+ * inode.  A tag that is saved again gets other inodes. */
 double tree_entry_timeout(const struct tree *t, uint64_t dir, const struct tree_attr *attr);
 
-/* If the root is a view, look whether its tag was saved again.  True if it was: then
- * what the kernel has cached of the root's listing is out of date. */
+/* If the root is a view, check whether its tag was saved again.  True if it was: the kernel's
+ * cached listing of the root is then outdated. */
 bool tree_renew(struct tree *t);
 
 /* Read the target of a symbolic link of the run, without a terminating null

@@ -77,7 +77,7 @@ static int read_lower(struct uckpt_dir *d, const char *path, uint64_t index)
 	return rc;
 }
 
-/* Add a view of a tag, unless it is not to be listed, or a file on disk, or a view, has its
+/* Add a view of a tag, unless it should not be listed, or a file on disk or another view has its
  * name. */
 static int add_view(struct uckpt_dir *d, const char *tag, uint64_t index,
 		    const struct view_type *type)
@@ -96,8 +96,8 @@ static int add_view(struct uckpt_dir *d, const char *tag, uint64_t index,
 	return tree_dir_add(d, ino, S_IFDIR, false, own);
 }
 
-/* Show a tag, which is entry `i`, as the view that stands for it; one that is
- * packed, beside the pack. */
+/* Replace a tag, which is entry `i`, by its view; if the tag is packed, add the view beside the
+ * pack. */
 static int replace_tag(struct uckpt_dir *d, const char *tag, const char *name, uint64_t index,
 		       size_t i)
 {
@@ -105,7 +105,7 @@ static int replace_tag(struct uckpt_dir *d, const char *tag, const char *name, u
 	const int rc = tree_list_view(d->t, tag, &d->t->o->recut[0], index, &ino);
 
 	if (rc == -ENOENT)
-		*d->v[i].name = '\0'; /* leave it out */
+		*d->v[i].name = '\0'; /* removes the entry */
 	if (rc)
 		return rc == -ENOENT ? 0 : rc;
 	if (d->v[i].type == S_IFREG)
@@ -129,7 +129,7 @@ static int add_views(struct uckpt_dir *d, const char *path, uint64_t index, size
 		free(name);
 		return -ENOMEM;
 	}
-	/* Where the directory itself is there the pack is a file like others. */
+	/* If the directory itself exists, the pack is an ordinary file. */
 	if ((!packed || !find_name(d, name)) && tree_is_tag(d->t, tag)) {
 		*added = true;
 		for (enum plan_kind kind = 0; !rc && kind < PLAN_KINDS; kind++)
@@ -168,7 +168,7 @@ static int add_latest(struct uckpt_dir *d, const char *dir, uint64_t index)
 	return rc;
 }
 
-/* Add latest_universal, and the views for a number of ranks that have been used lately. */
+/* Add latest_universal, and the recently used views for a number of ranks. */
 static int add_others(struct uckpt_dir *d, const char *dir, uint64_t index)
 {
 	struct tree *t = d->t;
@@ -182,7 +182,7 @@ static int add_others(struct uckpt_dir *d, const char *dir, uint64_t index)
 	return rc;
 }
 
-/* Add a file that replaces a missing one of a rank. */
+/* Add a file that stands for a missing file of a rank. */
 static int add_rankfile(void *arg, const char *name, const char *path)
 {
 	struct uckpt_dir *d = arg;

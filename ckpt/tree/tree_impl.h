@@ -83,14 +83,14 @@ static inline uint64_t ino_of_view(const struct tree *t, const struct view *x, u
 	return (uint64_t)(x->number + 1) << INO_VIEW_SHIFT | node;
 }
 
-/* As io_stat of what is there; measures how far away the directories are. */
+/* As io_stat without packs; measures the latency of the run's directories. */
 int tree_lstat(struct tree *t, const char *path, struct attrs *out);
 
-/* How long to believe what was seen in a directory: a moment, or longer where to look
- * again takes long. */
+/* Seconds for which directory attributes may be cached: one second, or longer if a lookup is
+ * slow. */
 double tree_moment(const struct tree *t);
 
-/* Is there a tag at `path`, whose files are seen at most once in a moment?  One that was
+/* Is there a tag at `path`?  Its files are checked at most once per tree_moment.  A tag that was
  * saved again gets new views. */
 bool tree_is_tag(struct tree *t, const char *path);
 
@@ -100,14 +100,14 @@ int tree_add_view(struct tree *t, const char *tag, const struct view_type *type,
 		  uint64_t index, uint64_t *ino);
 
 /* As tree_add_view, with -ENOENT for a view that a directory should not list: it cannot be made,
- * or its tag is being saved.  Where files are far away only what was tried before is known not
- * to be possible. */
+ * or its tag is being saved.  In a far store, only views that were tried before are known to be
+ * impossible. */
 int tree_list_view(struct tree *t, const char *tag, const struct view_type *type,
 		   uint64_t index, uint64_t *ino);
 
 /* Add the universal tree of the tag at `path` in directory `index` of the run, and make its
- * plan; if it is refused, all others, with a warning of each that is not possible.  Errors as
- * view_plan, if there is no view. */
+ * plan; if it is refused, plan all others, with a warning for each that is not possible.  Errors
+ * as view_plan, if there is no view. */
 int tree_plan_tag(struct tree *t, uint64_t index, const char *path, struct errmsg *err);
 
 /* Fill in the attributes of a file or directory that exists only in the
@@ -124,8 +124,8 @@ void tree_set_owner(const struct tree *t, struct stat *st);
 void tree_show_lower(const struct tree *t, uint64_t index, bool has_acl, struct stat *st);
 
 /* Get the content of latest_universal in directory `index` of the run, whose path is `dir`: the
- * name of the newest universal tree that is listed, or if there is none, is being saved again.
- * -ENOENT if no tag has one. */
+ * name of the newest universal tree that is listed or, if none is, of one whose tag is being
+ * saved again.  -ENOENT if no tag has one. */
 #define LATEST_TEXT_MAX (NAME_MAX + VIEW_SUFFIX_MAX)
 int tree_latest_text(struct tree *t, uint64_t index, const char *dir, char text[LATEST_TEXT_MAX]);
 

@@ -2,13 +2,11 @@
 /*
  * Names in a mount.
  *
- * In a directory of a run, a tag's views appear beside the tag as
- * <tag>_universal, <tag>_hf and <tag>_fp32, and as <tag>_dp<ranks> while their plan
- * is kept (views.h).  A file on disk with such a name, for example an earlier
- * conversion, is shown instead of the view: files are never hidden.
- * latest_universal is the exception, since one on disk would name an older
- * conversion.  .ucfs can be looked up but is not listed, so that a copy of the
- * mount contains only the tree.
+ * In a directory of a run, a tag's views appear beside the tag as <tag>_universal, <tag>_hf and
+ * <tag>_fp32, and as <tag>_dp<ranks> while their plan is kept (views.h).  A file on disk with such
+ * a name, for example an earlier conversion, is shown instead of the view: files are never hidden.
+ * latest_universal is the exception, since a file on disk would name an older conversion.  .ucfs
+ * can be looked up but is not listed, so that a copy of the mount contains only the tree.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -56,7 +54,7 @@ static int lookup_path(struct tree *t, uint64_t index, const char *path, uint64_
 	return rc;
 }
 
-/* Find latest_universal.  -ENOENT if `path` is another, or the directory has no tags. */
+/* Find latest_universal.  -ENOENT if `path` has another name, or the directory has no tags. */
 static int lookup_latest(struct tree *t, uint64_t index, const char *dir, const char *path,
 			 uint64_t *ino)
 {
@@ -73,7 +71,7 @@ static int lookup_latest(struct tree *t, uint64_t index, const char *dir, const 
 	return 0;
 }
 
-/* Look up a path that exists on disk.  A tag may be shown re-cut. */
+/* Look up a path that exists on disk.  A tag may be shown as a re-cut view. */
 static int lookup_lower(struct tree *t, uint64_t index, const char *path, mode_t mode, uint64_t *ino)
 {
 	const int rc = t->o->replace && !S_ISREG(mode)
@@ -83,7 +81,7 @@ static int lookup_lower(struct tree *t, uint64_t index, const char *path, mode_t
 	return rc == -ENOENT ? lookup_path(t, index, path, ino) : rc;
 }
 
-/* Look up a name that is not on disk: a view, or a file that replaces a missing one of a
+/* Look up a name that is not on disk: a view, or a file that stands for a missing file of a
  * rank. */
 static int lookup_synthesized(struct tree *t, uint64_t index, const char *dir, const char *path,
 			      uint64_t *ino)
@@ -94,7 +92,7 @@ static int lookup_synthesized(struct tree *t, uint64_t index, const char *dir, c
 
 	if (rc != -ENOENT || !t->o->replace)
 		return rc;
-	/* A tag that is packed. */
+	/* A packed tag. */
 	rc = lookup_tag(t, index, path, &t->o->recut[0], ino);
 	if (rc != -ENOENT)
 		return rc;
@@ -180,10 +178,10 @@ int tree_lookup(struct tree *t, uint64_t dir, const char *name, struct tree_attr
 		rc = lookup_in_control(dir, name, &ino);
 	if (!rc)
 		rc = tree_getattr(t, ino, out, err);
-	/* A file of a view whose shard is missing is there. */
+	/* A file of a view exists even if its shard is missing. */
 	if (rc == -ENOENT && n.kind == NODE_VIEW && err && *err->text)
 		rc = -EIO;
-	/* It is listed as soon as its tag has been saved. */
+	/* The view is listed as soon as its tag has been saved. */
 	if (rc == -ENOENT && n.kind == NODE_LOWER && view_type_parse(name, &tag_len, &type))
 		*timeout = 0;
 	if (!rc)
@@ -193,7 +191,7 @@ int tree_lookup(struct tree *t, uint64_t dir, const char *name, struct tree_attr
 
 double tree_entry_timeout(const struct tree *t, uint64_t dir, const struct tree_attr *attr)
 {
-	/* Directories of a run, and the root, whose tag may be saved again. */
+	/* Directories of a run change, and so does the root, whose tag may be saved again. */
 	const bool changes = dir < UINT64_C(1) << INO_VIEW_SHIFT;
 	const double moment = tree_moment(t);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Recognises the source, and plans what a user looks at first. */
+/* Recognises the source, and plans the tag that users look at first. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,7 +32,7 @@ static int open_tags(struct tree *t, const struct tag_list *tags, struct errmsg 
 		refused &= rc == -ENOTSUP;
 		free(path);
 	}
-	/* What `latest` does not name yet may still be being saved. */
+	/* A newer tag that `latest` does not name yet may still be being saved. */
 	if (!rc && tags->n > 1 && tags->v[1].step > tags->v[0].step &&
 	    asprintf(&path, "%s/%s", t->o->source, tags->v[1].name) >= 0) {
 		tree_plan_tag(t, 0, path, &why);
@@ -79,8 +79,8 @@ static int tree_plan(struct tree *t, const char *path, const struct view_type *t
 	return 0;
 }
 
-/* The universal tree was refused: plan all other views that have a name of their own, and
- * say which are not possible.  0 if one is. */
+/* The universal tree was refused: plan all other views that have their own names, and warn of
+ * those that are not possible.  0 if one is possible. */
 static int plan_others(struct tree *t, const char *path, uint64_t parent,
 		       const struct errmsg *refused)
 {
@@ -131,7 +131,7 @@ static int tree_open_view(struct tree *t, struct errmsg *err)
 	return errmsg_set(err, rc, "%s%s", why.text, others ? "; weights need option view=hf" : "");
 }
 
-/* A tag has all views, Hugging Face's weights all but ranks' files, and a run is none. */
+/* A tag has all views, Hugging Face weights all except ranks' files, and a run is no view. */
 static int check_kind(const struct tree_options *o, bool tag, bool view, struct errmsg *err)
 {
 	const enum plan_kind kind = o->plan.type.kind;
@@ -145,18 +145,16 @@ static int check_kind(const struct tree_options *o, bool tag, bool view, struct 
 	return 0;
 }
 
-/* Is the root a view?  Weights beside the tags of a run are files of the
- * run. */
+/* Is the root a view?  Weights beside the tags of a run are ordinary files of the run. */
 static bool is_one_view(struct uckpt *u, const char *source, enum dir_kind kind)
 {
 	return kind > DIR_WEIGHTS || (kind == DIR_WEIGHTS && !tags_exist_below(u, source));
 }
 
 /*
- * The length of the path that files must lie below.  In the cache of Hugging
- * Face's hub the files of a snapshot are links to blobs of the same repository
- * (huggingface_hub, file_download.py), so that this is the repository's
- * directory.  Otherwise it is the source.
+ * The length of the path that files must lie below: usually the source's.  In the cache of Hugging
+ * Face's hub the files of a snapshot are links to blobs of the same repository (huggingface_hub,
+ * file_download.py), so there it is the repository's directory.
  */
 static size_t root_len(const char *source)
 {
@@ -169,7 +167,7 @@ static size_t root_len(const char *source)
 	return (size_t)(at - source);
 }
 
-/* A pack is in the directory that is the root. */
+/* A pack lies in the directory that is the root. */
 static size_t confined_len(const char *source)
 {
 	const char *const slash = strrchr(source, '/');
@@ -203,7 +201,7 @@ static int confine(struct tree *t, struct errmsg *err)
 	return rc;
 }
 
-/* Recognise the root, and plan what it shows. */
+/* Recognise the root, and plan it. */
 static int open_root(struct tree *t, struct errmsg *err)
 {
 	struct dirlist names = { 0 };

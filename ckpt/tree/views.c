@@ -2,14 +2,13 @@
 /*
  * The views of tags, and their plans.
  *
- * A plan does not change, so a tag that is saved again gets new views, with new
- * numbers and thus new inodes: whatever the kernel has cached of the old ones
- * stays true of them.  An old view is retired: it is not found any more, and its plan
- * is closed after the last use of any of the tag's plans.
+ * A plan does not change, so a tag that is saved again gets new views, with new numbers and thus
+ * new inodes: so the kernel's caches of the old ones stay correct.  An old view is retired: lookups
+ * do not find it, and its plan is closed after the last use of any of the tag's plans.
  *
- * Anyone may look up a view for any number of ranks.  So a name costs a few hundred
- * bytes, and of the plans of such views only the latest stay when nobody uses them.  A
- * plan that is made again of the same checkpoint is the same.
+ * Anyone may look up a view for any number of ranks.  So a name costs a few hundred bytes, and of
+ * the plans of such views only the latest stay when nobody uses them.  A plan that is made again of
+ * the same checkpoint is the same.
  */
 #include "ckpt/tree/views_impl.h"
 
@@ -27,7 +26,7 @@
 
 #define RETRY_SECONDS 1
 
-/* Who walks through a view that is retired has so long. */
+/* Time that a process has to finish walking a retired view. */
 #define RETIRED_SECONDS 30
 
 const struct view_type views_universal = { .kind = PLAN_UNIVERSAL };
@@ -52,8 +51,8 @@ void views_listed(struct views *v, enum dir_kind kind, const struct dirlist *nam
 	v->names = names;
 }
 
-/* Close the plans of a tag, which nobody uses.  Called without the context's lock, since
- * it waits for what is being read ahead from a store. */
+/* Close the plans of a tag that has no users.  The caller must not hold the context's lock,
+ * since this waits for read-ahead. */
 static void close_plans(struct tag *tag)
 {
 	for (struct view *x = tag->views; x; x = x->next) {
@@ -90,14 +89,14 @@ void views_free(struct views *v)
 	free(v);
 }
 
-/* The functions from here to take_excess() are called with the context's lock held. */
+/* The callers of the functions from here to take_excess() hold the context's lock. */
 
 uint64_t views_hash(const char *path, const struct view_type *type)
 {
 	return hash_bytes(hash_text(path), type, sizeof(*type));
 }
 
-/* Is there room for one more? */
+/* Is there room for one more view? */
 static bool has_room(const struct views *v, const struct view_type *type)
 {
 	return v->n < VIEWS_MAX && (!type->ranks || v->ranked < VIEWS_RANKED_MAX);
@@ -168,8 +167,8 @@ static bool is_used(const struct tag *tag)
 	return false;
 }
 
-/* Take a tag whose plans the caller must close: retired a while ago, and used by nobody; or
- * NULL. */
+/* Return a tag whose plans the caller must close, one that was retired a while ago and has no
+ * users; or NULL. */
 static struct tag *take_retired(struct views *v)
 {
 	for (struct tag **at = &v->retired; *at; at = &(*at)->former) {
@@ -185,8 +184,8 @@ static struct tag *take_retired(struct views *v)
 	return NULL;
 }
 
-/* If there are more plans of views for a number of ranks that nobody uses than may stay, take
- * the least recently used one, which the caller closes; else NULL. */
+/* If there are too many unused plans of views for a number of ranks, return the least recently
+ * used one, which the caller must close; else NULL. */
 static struct plan *take_excess(struct views *v)
 {
 	struct view *oldest = NULL;
@@ -319,8 +318,7 @@ static void warn_of_view(void *view, const char *text)
 	errmsg_put(&warnings, "%s: %s", x->path, text);
 }
 
-/* Open the plan of a view, of the checkpoint of its tag's universal one.  Called with the tag's
- * lock held. */
+/* Open the plan of a view over its tag's universal plan.  The caller holds the tag's lock. */
 static int open_plan(struct view *x, struct plan **out, struct errmsg *why)
 {
 	const struct views *const v = x->views;
@@ -353,8 +351,8 @@ static bool has_just_failed(const struct view *x, time_t now)
 	return x->rc && x->why && now - x->tried < RETRY_SECONDS;
 }
 
-/* Make a plan, unless that failed a moment ago.  Called with the tag's lock held, by a
- * user of the view. */
+/* Make a plan, unless an attempt has just failed.  The caller holds the tag's lock and uses the
+ * view. */
 static void make_plan(struct view *x)
 {
 	const time_t now = time(NULL);
@@ -367,14 +365,14 @@ static void make_plan(struct view *x)
 
 	if (x->plan || tag->retired || has_just_failed(x, now))
 		return;
-	/* A checkpoint that cannot be opened has no other views, either. */
+	/* If the checkpoint cannot be opened, the other views cannot be made, either. */
 	if (!tag->opened && has_just_failed(whole, now)) {
 		rc = whole->rc;
 		why = *whole->why;
 	} else {
 		rc = open_plan(x, &p, &why);
 	}
-	/* A tag that is still being written: the next attempt needs a new plan. */
+	/* The tag is still being written: the next attempt needs a new plan. */
 	if (rc && rc != -ENOTSUP && !tag->planned) {
 		plan_close(tag->plan);
 		tag->plan = NULL;
@@ -406,7 +404,7 @@ int view_get_plan(struct view *x, struct plan **out, struct errmsg *err)
 
 	pthread_mutex_lock(&v->u->lock);
 	x->last_use = ++v->clock;
-	x->users++; /* it is not evicted meanwhile */
+	x->users++; /* protects it from eviction */
 	*out = x->tag->closed ? NULL : x->plan;
 	rc = x->tag->retired && !*out ? -ESTALE : 0;
 	pthread_mutex_unlock(&v->u->lock);

@@ -18,41 +18,43 @@ struct tag {
 	char *path;         /* immutable */
 	struct view *views; /* list protected by the context's lock */
 	bool retired;       /* saved again; written with both locks held */
-	uint64_t retired_at; /* the time of that */
-	struct tag *former; /* retired before, not closed; list protected by the context's */
-	bool closed; /* its plans, by somebody; protected by the context's */
-	pthread_mutex_t lock; /* held while a plan is made or files are looked at: */
-	struct plan *plan; /* the universal one, whose checkpoint the others share */
-	bool opened;       /* the last attempt to make one has */
+	uint64_t retired_at; /* when it was retired */
+	struct tag *former; /* retired before this one, not closed; list protected by the
+	                     * context's lock */
+	bool closed; /* a thread has taken its plans to close them; protected by the context's
+	              * lock */
+	pthread_mutex_t lock; /* held while a plan is made or files are checked; protects: */
+	struct plan *plan; /* the universal plan, whose checkpoint the others share */
+	bool opened;       /* the last attempt to make the plan succeeded */
 	bool planned;      /* a view of it has had a plan */
-	bool whole;        /* its files were, when it was to be listed */
-	atomic_bool said;  /* why it is not listed */
+	bool whole;        /* its files were whole when it was about to be listed */
+	atomic_bool said;  /* the reason why it is not listed was logged */
 	atomic_bool suspect; /* a file could not be opened */
-	atomic_bool there; /* its files were, when they were last compared */
-	uint64_t looked; /* the time of that */
-	uint32_t seen;   /* sum of what was seen then, if it was other files */
+	atomic_bool there; /* its files were the planned ones when they were last compared */
+	uint64_t looked; /* when they were compared */
+	uint32_t seen;   /* sum of the files' identities then, if they were other files */
 };
 
 struct views {
 	struct uckpt *u;
 	struct plan_options options;
-	bool check; /* all files of a tag */
-	int64_t began; /* the time, as files have it */
+	bool check; /* check all files of a tag */
+	int64_t began; /* when the mount began, as a time stamp of files */
 	enum dir_kind kind; /* as in views_listed */
 	const struct dirlist *names;
 	/* Protected by the context's lock: */
 	struct view **v;
 	size_t n, cap;
 	struct hashtab index; /* into `v`, by path and type */
-	size_t ranked;        /* of them, those for a number of ranks */
+	size_t ranked;        /* number of views for a number of ranks */
 	uint64_t clock;       /* of last_use */
-	struct tag *retired;  /* not closed yet, the last one first */
+	struct tag *retired;  /* tags that are not closed yet, the last retired one first */
 };
 
 extern const struct view_type views_universal;
 
-/* These two with the context's lock held.  views_find: NULL if there is none; views that are
- * retired are not found, but by their hash. */
+/* The caller of these two holds the context's lock.  views_find returns NULL if there is no such
+ * view; it does not find retired views. */
 uint64_t views_hash(const char *path, const struct view_type *type);
 struct view *views_find(const struct views *v, const char *path, const struct view_type *type);
 

@@ -2,11 +2,11 @@
 /*
  * Tags that are being saved, or were saved again.
  *
- * A save takes a while and leaves files of two generations meanwhile.  So a tag
- * is taken for saved when two looks at all its files, LOOK_SECONDS apart, see the same, and
- * can be planned.  The same holds for a Hugging Face directory.  Until then its views are
- * not listed, but who has found one still gets its names and attributes, also for a while
- * after it was retired: a walk of the mount never meets an error.
+ * A save takes a while and leaves files of two generations meanwhile.  So a save counts as complete
+ * when two checks of all files, LOOK_SECONDS apart, have the same result, and the tag can be
+ * planned.  The same holds for a Hugging Face directory.  Until then its views are not listed, but
+ * a process that has found one still gets its names and attributes, also for a while after it was
+ * retired, so that a walk of the mount never meets an error.
  */
 #include <errno.h>
 #include <string.h>
@@ -20,7 +20,7 @@
 
 #define LOOK_SECONDS 1.0
 
-/* The kernel believes for a second what it has looked up in a directory that is near. */
+/* The kernel caches lookups in a near directory for a second. */
 #define BELIEVED_NS UINT64_C(1100000000)
 
 static bool is_look_due(const struct tag *tag, double moment)
@@ -31,22 +31,22 @@ static bool is_look_due(const struct tag *tag, double moment)
 	return (double)(clock_ns() - tag->looked) / 1e9 >= least;
 }
 
-/* Compare the files of a tag that has a plan.  True if it was saved again.  Called with
- * its lock held. */
+/* Compare the files of a tag that has a plan.  True if it was saved again.  The caller holds its
+ * lock. */
 static bool compare_files(struct tag *tag, struct errmsg *why)
 {
 	const uint32_t before = tag->seen;
 
 	tag->looked = clock_ns();
 	tag->there = planned_files_are_there(tag->plan, why);
-	/* Opens of files fail for what these two do not show. */
+	/* A failed open may reveal a change that these two files do not show. */
 	tag->seen = tag->suspect || !tag->there ? planned_files_sum(tag->plan)
 						: 0;
 	tag->suspect = tag->seen != 0;
 	return tag->seen && tag->seen == before;
 }
 
-/* Can what was saved be served? */
+/* Can the new save be served? */
 static bool can_replace(const struct views *v, const struct tag *tag, struct errmsg *why)
 {
 	struct plan *p;
@@ -59,7 +59,7 @@ static bool can_replace(const struct views *v, const struct tag *tag, struct err
 	return can;
 }
 
-/* Called with the tag's lock held. */
+/* The caller holds the tag's lock. */
 static void retire(struct views *v, struct tag *tag)
 {
 	const struct errmsg_sink notes = context_notes(v->u);
@@ -74,8 +74,7 @@ static void retire(struct views *v, struct tag *tag)
 	pthread_mutex_unlock(&v->u->lock);
 }
 
-/* Say once why a tag is not listed: while it is being saved there is another reason at each
- * look. */
+/* Log once why a tag is not listed: during a save the reason changes with each check. */
 static void say_unlisted(struct views *v, struct tag *tag, const struct errmsg *why)
 {
 	const struct errmsg_sink warnings = context_warnings(v->u);
@@ -97,7 +96,7 @@ bool views_is_there(struct views *v, const char *path, double moment)
 	if (!x)
 		return false;
 	tag = x->tag;
-	/* Somebody may be looking, or planning, who waits for a store. */
+	/* The lock may be held by a thread that waits for a store. */
 	if (pthread_mutex_trylock(&tag->lock) == 0) {
 		if (!tag->retired && tag->plan && is_look_due(tag, moment) &&
 		    compare_files(tag, &why) && can_replace(v, tag, &why))
@@ -114,8 +113,8 @@ void view_suspect(struct view *x)
 	x->tag->suspect = true;
 }
 
-/* Was the former generation of a tag retired so lately that the kernel may still lead to it by
- * name? */
+/* Was the former generation of a tag retired so recently that the kernel's caches may still lead
+ * to it? */
 static bool is_succeeding(struct views *v, const struct tag *tag)
 {
 	const struct tag *old;
@@ -129,7 +128,7 @@ static bool is_succeeding(struct views *v, const struct tag *tag)
 	return is;
 }
 
-/* Is a tag, which could be planned, not being saved? */
+/* Is a tag that can be planned not being saved? */
 static bool is_settled(struct views *v, struct tag *tag, struct errmsg *why)
 {
 	bool settled;
@@ -157,7 +156,7 @@ bool view_is_untouched(struct view *x)
 	       fileid_time_ns(&a.st.st_mtim) < v->began;
 }
 
-/* Listing a view does not log what it lacks: opening it does. */
+/* Listing a view does not log its warnings: opening it does. */
 bool view_may_list(struct view *x)
 {
 	struct errmsg why = { "" };

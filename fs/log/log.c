@@ -37,8 +37,7 @@ void log_to_syslog(void)
 
 int log_to_file(const char *path)
 {
-	/* Others may append to it or truncate it meanwhile, as logrotate's
-	 * copytruncate does. */
+	/* Other programs may append to it or truncate it, as logrotate's copytruncate does. */
 	log_file = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
 	return log_file < 0 ? -errno : 0;
 }

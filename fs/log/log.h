@@ -24,20 +24,20 @@ int log_to_file(const char *path);
 /* Add the last warnings and errors to `out`, oldest first, each with its time. */
 void log_recent(struct bytebuf *out);
 
-/* Print how often lines were repeated that have not been printed since. */
+/* Print the counts of repeated lines that have not been printed yet. */
 void log_end(void);
 
 void log_line(int priority, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 
-/* A request that failed. */
+/* Log a failed request. */
 #define log_error(...) log_line(LOG_ERR, __VA_ARGS__)
 
-/* Something that does not prevent serving: a tag left out, a corrected defect
- * of the checkpoint. */
+/* Log a problem that does not prevent serving: a tag left out, a corrected defect of the
+ * checkpoint. */
 #define log_warning(...) log_line(LOG_WARNING, __VA_ARGS__)
 
-/* Output that the user requested. */
+/* Print output that the user requested. */
 #define log_note(...) log_line(LOG_NOTICE, __VA_ARGS__)
 
 #endif

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One damaged shard makes every request for its tensors fail, thousands in a
- * second, and one lost disk damages thousands of shards.  So that a log says what
- * is wrong and not how often somebody has tried to read it, a line is printed when
- * it comes first, and at most once in an interval after that.
+ * One damaged shard makes every request for its tensors fail, thousands in a second, and one lost
+ * disk damages thousands of shards.  To keep the log readable, a line is printed at its first
+ * occurrence, and then at most once in an interval.
  */
 #include "fs/log/repeats.h"
 
@@ -18,8 +17,7 @@
 
 #define LEFT_OUT "more causes and files than are listed; the rest is left out"
 
-/* How many digits a number at `p` has; 0 if they are part of a name, by the
- * characters around them. */
+/* The number of digits of a number at `p`; 0 if its neighbours show that it is part of a name. */
 static size_t number_len(const char *p, char before)
 {
 	const size_t n = strspn(p, "0123456789");
@@ -60,7 +58,7 @@ static void print_repeats(struct repeats *r, struct repeats_line *l, time_t now)
 	l->unprinted = 0;
 }
 
-/* Forget the line that came last the longest time ago, if that is an interval. */
+/* Forget the line whose last occurrence is oldest, if that is at least an interval ago. */
 static void make_room(struct repeats *r, time_t now)
 {
 	size_t oldest = 0;
@@ -78,7 +76,7 @@ static void make_room(struct repeats *r, time_t now)
 		(r->n - oldest) * sizeof(*r->v));
 }
 
-/* Print, once in an interval, how many lines had no room. */
+/* Print, once in an interval, the number of lines that were not remembered. */
 static void leave_out(struct repeats *r, time_t now)
 {
 	r->left_out++;

@@ -12,15 +12,15 @@ struct bytebuf;
  * of repetitions. */
 #define REPEATS_SECONDS 60
 
-/* Different lines that are remembered.  All further ones are counted together. */
+/* Number of different lines that are remembered.  All others are counted together. */
 #define REPEATS_MAX 256
 
 struct repeats_line {
-	char *text;   /* as it came first */
+	char *text;   /* text of the first occurrence */
 	int priority; /* of syslog */
 	time_t first, last, printed;
-	uint64_t n;         /* how often it came */
-	uint64_t unprinted; /* how often since it was printed */
+	uint64_t n;         /* number of occurrences */
+	uint64_t unprinted; /* occurrences since the line was printed */
 };
 
 /*
@@ -29,8 +29,8 @@ struct repeats_line {
  * zero-initialised but for `print`; not thread-safe.
  */
 struct repeats {
-	/* `repeated`: how often the line came since it was printed, this time
-	 * included; 0 when it is new. */
+	/* `repeated`: occurrences since the line was printed, including this one; 0 if it is
+	 * new. */
 	void (*print)(int priority, const char *line, uint64_t repeated);
 	struct repeats_line v[REPEATS_MAX]; /* in the order of `first` */
 	size_t n;
@@ -41,7 +41,7 @@ struct repeats {
 /* Print a line, or count it. */
 void repeats_add(struct repeats *r, int priority, const char *line, time_t now);
 
-/* Print all lines that were repeated since they were printed. */
+/* Print all lines that have occurred again since they were printed. */
 void repeats_flush(struct repeats *r);
 
 /* Append the lines to `out`, each with its time and the number of repetitions. */

@@ -32,7 +32,7 @@
 #define FLAGS2_DIRECT_IO_ALLOW_MMAP (1u << 4)
 #define FLAGS2_PASSTHROUGH (1u << 5)
 
-static bool passes_through; /* the kernel, as INIT says */
+static bool passes_through; /* INIT says that the kernel supports passthrough */
 
 bool fuse_caps_init(struct fuse_conn_info *conn)
 {
@@ -86,9 +86,8 @@ struct init_out {
 	uint32_t time_gran;
 	uint16_t max_pages, map_alignment;
 	uint32_t flags2;
-	/* The most file systems that may be stacked, this one included.  With 1
-	 * an overlay may use this one, and backing files must not be on a stacked
-	 * file system. */
+	/* Limit of stacked file systems, including this one.  With 1 an overlay may use this
+	 * one, and backing files must not be on a stacked file system. */
 	uint32_t max_stack_depth;
 	uint32_t unused[6];
 };
@@ -150,8 +149,8 @@ static int patch_init(struct fuse_session *se, int reply_in, int reply_out)
 		return rc;
 	n = read(reply_out, &reply, sizeof(reply));
 	if (n == (ssize_t)sizeof(reply) && !reply.header.error) {
-		/* libfuse 3.14 forgets the second one, although it is wanted:
-		 * then lookups in a directory wait for each other. */
+		/* libfuse 3.14 drops the second flag although it is requested; without it,
+		 * lookups in a directory wait for each other. */
 		reply.out.flags |= FUSE_INIT_EXT |
 				   (request.in.flags & FUSE_PARALLEL_DIROPS);
 		reply.out.flags2 |= offered & (FLAGS2_DIRECT_IO_ALLOW_MMAP |

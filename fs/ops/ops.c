@@ -216,7 +216,7 @@ void ops_close_dir(struct server *s, struct open_dir *o)
 	free(o);
 }
 
-/* NULL where directories are not opened. */
+/* Return NULL where directories are not opened. */
 static struct open_dir *dir_of(const struct fuse_file_info *fi)
 {
 	return (struct open_dir *)(uintptr_t)fi->fh;
@@ -230,8 +230,8 @@ static void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
 	struct uckpt_dir *d;
 	int rc;
 
-	/* From then on the kernel sends no OPENDIR and caches all listings,
-	 * which halves the requests of a walk. */
+	/* After ENOSYS the kernel sends no OPENDIR and caches all listings, which halves the
+	 * requests of a walk. */
 	if (ops_server(req)->no_opendir) {
 		fuse_reply_err(req, ENOSYS);
 		return;
@@ -364,8 +364,8 @@ static void op_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t size,
 	read_directory(req, ino, size, (uint64_t)off, dir_of(fi), true);
 }
 
-/* The space of the source's file system, as that of a bind mount: nothing looks full.  A
- * server's or a pack's has none. */
+/* Report the space of the source's file system, as a bind mount does; a server or a pack reports
+ * none. */
 static void op_statfs(fuse_req_t req, fuse_ino_t ino)
 {
 	const int source = ops_server(req)->source;

@@ -29,11 +29,11 @@ struct server {
 	struct uckpt *u;
 	struct fuse_session *session;
 	struct stats *stats;
-	int source; /* its first directory, opened before a mount could hide it; or -1 */
+	int source; /* the source's first directory, opened before a mount could hide it; or -1 */
 	struct passthrough passthrough;
 	struct passthrough_files passthrough_files;
 	struct small_file_store small_files;
-	pthread_t background; /* ops.c's, which ends by this eventfd: */
+	pthread_t background; /* ops.c's thread; writing to this eventfd ends it: */
 	int end_background;   /* -1: it does not run */
 	bool no_opendir;      /* set at INIT: directories need no open */
 	pthread_mutex_t lock; /* protects these, and those of `passthrough_files`: */

@@ -158,7 +158,7 @@ static void reply_open(fuse_req_t req, fuse_ino_t ino, struct handle *h,
 	if (cached && !nonblock)
 		store_small_file(h, ino);
 	atomic_fetch_add(&h->server->opened, 1);
-	/* Interrupted: there will be no RELEASE. */
+	/* The open was interrupted: there will be no RELEASE. */
 	if ((id ? passthrough_reply(req, fi.fh, id)
 		: fuse_reply_open(req, &fi)) == -ENOENT)
 		handle_put(h);

@@ -36,8 +36,8 @@ struct handle {
 static inline struct handle *ops_handle(fuse_req_t req,
 					const struct fuse_file_info *fi)
 {
-	/* The kernel hands the pointer from one thread to another; this orders
-	 * what they do with it. */
+	/* The kernel hands the pointer from one thread to another; this load orders their
+	 * accesses. */
 	atomic_load(&ops_server(req)->opened);
 	return (struct handle *)(uintptr_t)fi->fh;
 }
@@ -49,8 +49,8 @@ static inline struct handle *ops_handle(fuse_req_t req,
  */
 void ops_reply_failure(fuse_req_t req, int rc, const struct uckpt_error *err);
 
-/* May the caller of a request read what was opened?  The kernel has checked cached
- * attributes, perhaps of another file. */
+/* May the caller of a request read the opened file?  The kernel has checked cached attributes,
+ * perhaps of another file. */
 bool ops_may_read(fuse_req_t req, const struct uckpt_readers *readers);
 
 /* Close a directory that is on the server's list. */

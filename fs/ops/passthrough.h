@@ -14,7 +14,7 @@ struct fuse_req;
  * `on` is false where it is not available.  Thread-safe.
  */
 struct passthrough {
-	int fuse_fd; /* of the session */
+	int fuse_fd; /* descriptor of the session */
 	atomic_bool on;
 };
 

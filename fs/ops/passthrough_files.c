@@ -9,8 +9,8 @@
 #include "ckpt/uckpt.h"
 #include "fs/ops/passthrough.h"
 
-/* Find or add the file; `fd` is negative if it must be streamed.  NULL when memory
- * runs out.  Called with the lock held. */
+/* Find or add the file; `fd` is negative if it must be streamed.  NULL when memory runs out.
+ * The caller holds the lock. */
 static struct passthrough_file *add_handle(struct passthrough_files *p, uint64_t ino,
 					   int fd)
 {
