@@ -16,8 +16,8 @@
 
 /* Shared by api_*.c. */
 
-/* Is a source open?  A forked child has the memory of its parent's, but none of the threads
- * that fetch and check its bytes, and maybe locks that nobody will release. */
+/* Is a source open?  A forked child has its parent's memory, but none of the threads that fetch
+ * and check bytes, and perhaps locks that will never be released. */
 static inline bool api_is_open(const struct uckpt *u)
 {
 	return u && u->tree && u->pid == getpid();
@@ -31,7 +31,7 @@ static inline int api_refuse(struct errmsg *err)
 		"a NULL pointer, or no source is open; what was opened before fork() is of the parent alone");
 }
 
-/* Convert what the tree says of a node. */
+/* Convert the tree's attributes of a node. */
 void api_attr(const struct tree_attr *a, struct uckpt_attr *out);
 
 struct uckpt_file {
@@ -39,13 +39,12 @@ struct uckpt_file {
 	uint64_t node;
 	struct tree_file f;
 	/* Read-ahead of a sequential reader: */
-	_Atomic uint64_t goes_on; /* offset that it reads next */
-	_Atomic uint64_t window;  /* bytes from there to read ahead */
+	_Atomic uint64_t goes_on; /* offset expected for the next read */
+	_Atomic uint64_t window;  /* bytes to prefetch from there */
 	struct vfile_ahead ahead;
 };
 
-/* Have read ahead what a reader of `size` bytes at `off` will want, if it reads in
- * order. */
+/* Prefetch for a reader that reads `size` bytes at `off`, if it is sequential. */
 void api_read_ahead(struct uckpt_file *f, size_t size, uint64_t off);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The extents of an open file, as the ioctls of a mounted one give them. */
+/* The extents of an open file, as returned by the ioctls of a mounted file. */
 #include <string.h>
 
 #include "ckpt/commands/api.h"
@@ -28,7 +28,7 @@ static uint32_t extent_kind(const struct vfile *f, const struct extent *e)
 							     : kinds[e->kind];
 }
 
-/* Has the file extents? */
+/* Does the file have extents? */
 static int check(const struct uckpt_file *f, const void *out)
 {
 	if (!f || !api_is_open(f->u) || !out)

@@ -7,7 +7,7 @@
 #include "ckpt/commands/api.h"
 #include "ckpt/io/shards.h"
 
-/* A descriptor of the run may be of anything. */
+/* A descriptor of the run may refer to anything. */
 static int check_type(const struct uckpt_file *f)
 {
 	struct stat st;
@@ -74,8 +74,8 @@ void uckpt_file_readers(const struct uckpt_file *f, struct uckpt_readers *out)
 					       f->f.readable_by.mode };
 }
 
-/* The first window of a reader that goes on where it stopped; each next one is so
- * many times as large, up to vfile_readahead_bytes. */
+/* The first window of a sequential reader; each next one is larger by this factor, up to
+ * vfile_readahead_bytes. */
 #define WINDOW_FIRST (UINT64_C(4) << 20)
 #define WINDOW_GROWTH 4
 
@@ -95,7 +95,7 @@ void api_read_ahead(struct uckpt_file *f, size_t size, uint64_t off)
 	vfile_read_ahead(f->f.v, &f->ahead, off, size, window);
 }
 
-/* Read a file of the run, as far as it goes. */
+/* Read from a file of the run, up to its end. */
 static int64_t read_local(int fd, char *buf, size_t len, uint64_t off)
 {
 	size_t done = 0;
@@ -122,7 +122,7 @@ int64_t uckpt_file_read(struct uckpt_file *f, void *buf, size_t len, uint64_t of
 	if (len > INT64_MAX || offset > INT64_MAX)
 		return -EINVAL;
 	if (len > INT64_MAX - offset)
-		len = INT64_MAX - offset; /* no file has more */
+		len = INT64_MAX - offset; /* no file is longer */
 	if (!f->f.v)
 		return read_local(f->f.fd, buf, len, offset);
 	api_read_ahead(f, len, offset);
@@ -146,7 +146,7 @@ int uckpt_file_descriptor(struct uckpt_file *f, int *fd, struct uckpt_error *err
 	rc = shards_use(shards, (uint32_t)shard, &m, err);
 	if (rc)
 		return rc;
-	/* The kernel would wait for each window of a far shard. */
+	/* Passthrough of a far shard would make the kernel wait for each window. */
 	*fd = m.fd >= 0 && shards_can_map(shards, 0) ? fcntl(m.fd, F_DUPFD_CLOEXEC, 0) : -1;
 	shards_unuse(shards, (uint32_t)shard);
 	return 0;

@@ -7,16 +7,16 @@
 #include "ckpt/commands/api.h"
 
 struct map {
-	struct uckpt_map pieces; /* first: what the caller has */
+	struct uckpt_map pieces; /* must be first: the caller's part */
 	struct uckpt_file *file;
 	uint64_t offset;
 	struct reply_pieces w;
-	/* A copy, of a file of the run: */
+	/* For a file of the run, a copy: */
 	struct iovec copied;
 	void *copy;
 };
 
-/* A file of the run may be cut at any time: it is copied. */
+/* A file of the run may be truncated at any time, so copy it. */
 static int copy_local(struct map *m, size_t len, struct errmsg *err)
 {
 	int64_t n;

@@ -13,8 +13,8 @@
 #include "ckpt/remote/http.h"
 #include "ckpt/remote/site.h"
 
-/* Files of a far store that are read for their checksums first, and then by their
- * readers, get so many times the memory of option `readahead` beside it. */
+/* Files of a far store that are read twice, first for their checksums and then by readers, get
+ * this factor of the memory of option `readahead` in addition. */
 #define TWICE_FACTOR 2
 
 /* As Linux (fs/namei.c, MAXSYMLINKS). */
@@ -64,14 +64,14 @@ int uckpt_open(struct uckpt *u, const char *const *paths, size_t n, struct uckpt
 	s = settings_of(u);
 	if (!s)
 		return errmsg_nomem(err, NULL);
-	free(s->tree.source); /* of an attempt that failed */
+	free(s->tree.source); /* left by an attempt that failed */
 	s->tree.source = NULL;
 	rc = settings_validate(s, err) ?: roots_unite(u, paths, n, true, &s->tree.source, err);
 	if (rc)
 		return rc;
 	cache_set_limit(u, s->readahead, TWICE_FACTOR * s->readahead, true);
 	u->pid = getpid();
-	/* A server that stalls now and then must not hold this up for longer. */
+	/* A server that stalls repeatedly must not delay this by more than one deadline. */
 	http_begin_together(u);
 	rc = tree_open(&s->tree, &u->tree, err);
 	http_end_together(u);
@@ -157,7 +157,7 @@ int uckpt_stat(struct uckpt *u, uint64_t node, struct uckpt_attr *out, struct uc
 	return rc;
 }
 
-/* Could a directory have such an entry? */
+/* Could this be the name of an entry of a directory? */
 static bool is_name(const char *name)
 {
 	return *name && !strchr(name, '/') && strcmp(name, ".") != 0 && strcmp(name, "..") != 0;
@@ -188,8 +188,7 @@ int uckpt_readlink(struct uckpt *u, uint64_t node, char *buf, size_t size)
 	return api_is_open(u) && buf ? tree_readlink(u->tree, node, buf, size) : -EINVAL;
 }
 
-/* A path that is being followed: the directories down to where it is, and what is left
- * of it. */
+/* A path that is being followed: the directories so far, and the rest of the path. */
 struct walk {
 	struct uckpt *u;
 	uint64_t node[PATH_MAX / 2];
@@ -198,7 +197,7 @@ struct walk {
 	unsigned links;
 };
 
-/* Put the target of a link, which is at the end of the walk, before what is left. */
+/* The walk has reached a link: put the link's target before the rest of the path. */
 static int follow(struct walk *w, uint64_t link)
 {
 	char target[PATH_MAX + 1], rest[PATH_MAX + 1];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of views say of their tensors, as JSON. */
+/* Describes the tensors in files of views as JSON. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -40,7 +40,7 @@ static int add_tensor(struct bytebuf *out, const struct ptfile *pt, const struct
 	if (!tensor_is_contiguous(&t)) {
 		bytebuf_add_str(out, ", \"strides\": ");
 		bytebuf_add_list(out, t.stride, t.ndim);
-		n = 1; /* the storage has them all (tensor_parse) */
+		n = 1; /* check_view has shown that the storage has them all */
 		for (unsigned i = 0; i < t.ndim; i++)
 			n += (t.shape[i] - 1) * t.stride[i];
 	}
@@ -126,7 +126,7 @@ static void leave_open(struct source *s)
 	(void)s;
 }
 
-/* Describe the tensors of a file that nobody else reads. */
+/* Describe the tensors of a file that has no other readers. */
 static int describe(struct uckpt_file *f, struct bytebuf *out, struct errmsg *err)
 {
 	static const struct source_ops ops = { .read = read_file, .close = leave_open };

@@ -98,8 +98,8 @@ static int check_storage(struct check *c, struct errmsg *err)
 	return rc;
 }
 
-/* Every byte is read once, and those of pairs are compared.  Of several processes the first
- * does that, since what a pair means hangs on others. */
+/* Every byte is read once, and those of pairs again.  If several processes share the work, the
+ * first compares the pairs, since a pair may need the files of others. */
 static int check_data(struct check *c, struct errmsg *err)
 {
 	const bool whole = c->report.c && !c->report.problems.n;

@@ -17,7 +17,7 @@ struct slice;
 /* A file written by a rank. */
 struct check_file {
 	char *path;
-	bool mine; /* its bytes are read, with `data` */
+	bool mine; /* this process reads its bytes, with `data` */
 	bool is_zip;
 	bool summed; /* its zip directory holds checksums */
 	/* Of model states of ZeRO-3, which each data-parallel rank writes: the module's buffers
@@ -34,8 +34,8 @@ struct check_file {
 struct check_pair {
 	const struct param *param;
 	const struct slice *a, *b;
-	/* Compare the whole parameter as this holder has it (merge.holder) with
-	 * that of the first; 0: compare the two slices. */
+	/* Compare the whole parameter according to this holder (merge.holder) with the first
+	 * holder's; 0: compare the two slices. */
 	size_t holder;
 	bool stages; /* slices of two pipeline stages */
 	struct notes differences, problems;
@@ -45,7 +45,8 @@ struct check_pair {
 struct check {
 	struct report report;
 	bool data; /* read tensors as well */
-	const struct share *share; /* which of them, and whether all else is checked */
+	const struct share *share; /* selects the files for this process, and the rest of the
+	                            * checks */
 
 	struct check_file *files;
 	size_t nfiles;
@@ -59,8 +60,8 @@ struct check {
 	struct notes forms; /* options of convert that would succeed */
 };
 
-/* The parts of a check.  Each adds its findings; none stops at a problem.  Errors are
- * -ENOMEM, and -EINTR if the caller of the library said so. */
+/* The parts of a check.  Each adds its findings; none stops at a problem.  Errors are -ENOMEM,
+ * and -EINTR if the caller of the library stops the work. */
 
 int check_list_files(struct check *c, struct errmsg *err);
 

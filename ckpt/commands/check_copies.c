@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Compares what several ranks hold alike: parameters that tensor parallelism does not
- * cut (layer norms), those that two pipeline stages share (tied embeddings), and the
- * pieces that an affine map places on several ranks.  A run whose copies have drifted
- * apart continues without an error, and a tree shows the first rank's.  Bytes are
- * compared, so a NaN equals itself.
+ * Compares replicas on several ranks: parameters that tensor parallelism does not cut (layer
+ * norms), those that two pipeline stages share (tied embeddings), and the pieces that an affine map
+ * places on several ranks.  A run whose copies have drifted apart continues without an error, and a
+ * tree shows the first rank's.  Bytes are compared, so a NaN equals itself.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -103,7 +102,7 @@ int check_list_pairs(struct check *c, uint64_t *bytes, struct errmsg *err)
 struct comparison {
 	struct check *c;
 	struct check_pair *pair;
-	struct param other; /* `pair->param` as pair->holder has it */
+	struct param other; /* `pair->param` according to pair->holder */
 };
 
 static const char *kind_text(const struct check_pair *p)

@@ -39,12 +39,12 @@
 /* At most this many damaged members of one file are listed. */
 #define MEMBERS_MAX 20
 
-/* Paths are those of the directory that has the file. */
+/* The path is that of the directory that has the file. */
 static int add_file(struct check *c, const char *dir, const char *name, struct errmsg *err)
 {
 	struct check_file *f = &c->files[c->nfiles++];
 	struct fileid id = { 0 };
-	char *where = NULL; /* in the root that has it */
+	char *where = NULL; /* its path in the root that has it */
 	struct attrs a;
 	int rc;
 
@@ -69,7 +69,7 @@ int check_list_files(struct check *c, struct errmsg *err)
 	struct dirlist l = { 0 };
 	int rc = 0;
 
-	/* What is wrong with weights is a problem of the plan. */
+	/* Opening the plan reports problems of weights. */
 	if (c->report.choice == TAGS_WEIGHTS && !own)
 		return 0;
 	if (!own && io_list(c->report.u, c->report.dir, 0, &l, &why)) {
@@ -80,7 +80,7 @@ int check_list_files(struct check *c, struct errmsg *err)
 	c->files = calloc((own ? own->nfiles : 0) + l.n + 1, sizeof(*c->files));
 	if (!c->shards || !c->files)
 		rc = errmsg_nomem(err, c->report.dir);
-	/* What files of a distributed checkpoint have is checked by its entries. */
+	/* The entries of a distributed checkpoint are checked instead of its files. */
 	for (size_t i = 0; dcp && i < own->nfiles; i++)
 		c->bytes += own->files[i].file.size;
 	for (size_t i = 0; !rc && !dcp && own && i < own->nfiles; i++)
@@ -105,7 +105,7 @@ static bool add_problem(struct check_file *f, const char *text)
 
 struct locating {
 	const struct zip *z;
-	uint64_t *at; /* of each entry's bytes; 0: cannot be located */
+	uint64_t *at; /* offset of each entry's bytes; 0: cannot be located */
 };
 
 static int locate(void *ctx, size_t i, struct errmsg *ignored)
@@ -183,7 +183,7 @@ static size_t list_members(const struct locating *l, const struct zip_entry **e,
 	return n;
 }
 
-/* Sum members of a file that is opened again, to be read ahead. */
+/* Sum members of a file, which is opened again with read-ahead. */
 static int sum_members(struct check *c, const struct check_file *f, struct crc_range *v, size_t n,
 		       unsigned width, struct errmsg *err)
 {
@@ -233,7 +233,7 @@ static bool is_safetensors(const struct check_file *f)
 	return names_ends_with(f->path, ".safetensors");
 }
 
-/* Is it of a former save of the tag?  What is wrong with it is no problem of the newest. */
+/* Does the file belong to a former save of the tag?  Its problems do not affect the newest. */
 static bool is_left_over(const struct check *c, const struct check_file *f)
 {
 	const char *name = strrchr(f->path, '/') + 1;
@@ -288,8 +288,8 @@ static void add_buffer(struct check_file *f, const struct ptfile *pt, const char
 		f->problems.failed = true;
 }
 
-/* Check that the tensors of a module lie in their storages: a view reads neither the module's
- * copy of a parameter that is trained nor what data-parallel ranks other than 0 have. */
+/* Check that the tensors of a module lie in their storages: no view reads the module's copy of a
+ * trained parameter, or the modules of data-parallel ranks other than 0. */
 static void check_module(struct check_file *f, const struct ptfile *pt)
 {
 	const struct value_dict *in = value_find_pairs(pt->root, "module") ?: value_pairs(pt->root);
@@ -413,7 +413,7 @@ int check_choose_files(struct check *c, uint64_t *bytes, struct errmsg *err)
 
 int check_files(struct check *c, struct errmsg *err)
 {
-	/* A few that are read ahead are enough. */
+	/* A few files with read-ahead are enough. */
 	const unsigned width = files_at_once(c);
 	const int rc = c->data ? parallel_for(c->nfiles, width, check_file, c, err)
 			       : parallel_steps(c->report.u, "checking files", parallel_far,

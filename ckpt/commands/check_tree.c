@@ -27,9 +27,9 @@ struct form {
 	struct plan *plan;
 	uint64_t *v; /* nodes of its files */
 	size_t n, cap;
-	/* What keeps it from being written; protected by the context's lock: */
+	/* Reasons why it cannot be written; protected by the context's lock: */
 	struct notes why;
-	int rc; /* the first error that is not -ENOTSUP, or that */
+	int rc; /* the first error other than -ENOTSUP, or else that */
 };
 
 static void add_failure(struct form *f, int rc, const char *text)
@@ -77,7 +77,7 @@ static void list_files(struct form *f, uint64_t dir)
 		add_failure(f, rc, err.text);
 }
 
-/* Can this form be written?  What it lacks, and the universal tree does not, is a note. */
+/* Can this form be written?  A reason that does not concern the universal tree is a note. */
 static void check_form(struct check *c, struct form *f, size_t i)
 {
 	const struct errmsg_sink notes = { notes_add_new, &c->report.notes };
@@ -103,7 +103,7 @@ static void check_form(struct check *c, struct form *f, size_t i)
 	free(f->v);
 }
 
-/* Say once what keeps form `first`, and others of that error, from being written. */
+/* Report once the reasons why form `first`, and others with the same error, cannot be written. */
 static void add_refusals(struct check *c, const struct form v[REPORT_FORMS], size_t first)
 {
 	const struct form *f = &v[first];

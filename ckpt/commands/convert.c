@@ -1,17 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * uckpt_convert: writes the files that a mount shows to a disk, for machines without
- * FUSE.
+ * uckpt_convert: writes the files that a mount shows to a disk, for machines without FUSE.
  *
- * Does what DeepSpeed's ds_to_universal.py does, with differences: the output appears
- * complete or not at all (output.h), no temporary copy of the checkpoint is made, and a
- * checkpoint without universal_checkpoint_info needs no option.
+ * Does what DeepSpeed's ds_to_universal.py does, with differences: the output appears complete or
+ * not at all (output.h), no temporary copy of the checkpoint is made, and a checkpoint without
+ * universal_checkpoint_info needs no option.
  *
- * All ranks of a program may convert the same checkpoint to the same output, as they may
- * with the script.  Each fills a directory of its own, and the first names it; the others
- * then find what they would have written.  With option `part` they share the work: all fill
- * one directory, each with a journal of its own, and the one whose part is complete last
- * names it.
+ * All ranks of a program may convert the same checkpoint to the same output, as they may with the
+ * script.  Each fills a directory of its own, and the first names it; the others then find the tree
+ * that they would have written.  With option `part` they share the work: all fill one directory,
+ * each with a journal of its own, and the one whose part is complete last names it.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -39,8 +37,8 @@
 #include "ckpt/vfile/vfile.h"
 #include "ckpt/views/plan.h"
 
-/* Does a directory have the files of a tree?  Links do not count as files: what they lead to
- * may change. */
+/* Compares a directory with the files of a tree.  Links do not count as files, since their
+ * targets may change. */
 struct same {
 	struct plan *p;
 	int dir;
@@ -49,7 +47,7 @@ struct same {
 	struct file {
 		const char *path; /* below `dir` */
 		uint64_t node;
-	} * files; /* whose sizes are equal */
+	} * files; /* files of equal size */
 	size_t n, cap;
 	size_t found, there; /* files and directories of the plan, and in `dir` */
 };
@@ -69,8 +67,8 @@ static bool is_journal(const char *name)
 	return strncmp(name, OUTPUT_JOURNAL, strlen(OUTPUT_JOURNAL)) == 0;
 }
 
-/* Remove the journals of a directory that has its name: of this conversion, or of one that was
- * killed between the two steps. */
+/* Remove the journals from a directory that has its final name: this conversion's, or those of
+ * one that was killed before it removed them. */
 static void remove_journals(int fd)
 {
 	DIR *dir = open_dir(fd, ".");
@@ -150,10 +148,9 @@ static int compare_names(struct same *s)
 }
 
 /*
- * Compare a directory with the tree of a plan, first the names and the sizes, then the
- * bytes, of which `progress` counts those that are equal.  Returns 0 if the directory has
- * these files and no others but journals, which are removed; -EINTR as progress_add; or
- * another error.
+ * Compare a directory with the tree of a plan, first the names and the sizes, then the bytes, of
+ * which `progress` counts those that are equal.  Returns 0 if the directory has these files and no
+ * others except journals, which are removed; -EINTR as progress_add; or another error.
  */
 static int compare_tree(struct plan *p, const char *dir, unsigned width, struct progress *progress)
 {
@@ -177,7 +174,7 @@ struct convert {
 	const char *dest;
 	struct plan *plan;
 	struct uckpt_done done;
-	size_t kept; /* files of a conversion that was stopped */
+	size_t kept; /* files kept from an interrupted conversion */
 };
 
 /* Check that the options suit the kind of tree. */
@@ -206,7 +203,7 @@ static int check_settings(struct settings *s, struct errmsg *err)
 	return settings_validate(s, err);
 }
 
-/* How many files are written, or compared, at once. */
+/* The number of files to write, or compare, at once. */
 static unsigned width_of(const struct convert *c)
 {
 	return c->s->write_threads ?: parallel_width();
@@ -227,8 +224,9 @@ static int open_both(const struct convert *c, enum output_kind kind, uint64_t id
 	return rc;
 }
 
-/* Open the output.  Take over what an interrupted conversion of the same tree left; remove
- * what one of another tree left; leave alone what another machine writes. */
+/* Open the output.  A temporary directory of an interrupted conversion is taken over if it is of
+ * the same tree, removed if it is of another tree, and left alone if another machine is filling
+ * it. */
 static int open_output(const struct convert *c, struct output *out, struct resume *r,
 		       struct errmsg *err)
 {
@@ -246,7 +244,7 @@ static bool is_passing(int rc)
 	return rc == -EINTR || rc == -ENOSPC || rc == -EDQUOT || rc == -EIO || rc == -ETIMEDOUT;
 }
 
-/* Sync what is complete, and keep it for the same conversion. */
+/* Sync the complete files, and keep them for the same conversion. */
 static void keep_output(struct convert *c, struct output *out, struct resume *r)
 {
 	const struct errmsg_sink notes = context_notes(c->u);
@@ -262,7 +260,7 @@ static void keep_output(struct convert *c, struct output *out, struct resume *r)
 	output_keep(out);
 }
 
-/* The file beside the output that names it, as beside a mount's view. */
+/* The pointer file beside the output, as beside a mount's view. */
 static const char *pointer_of(const struct convert *c)
 {
 	return c->s->tree.plan.type.kind == PLAN_UNIVERSAL ? "latest_universal" : NULL;
@@ -294,7 +292,7 @@ static int write_output(struct convert *c, struct progress *progress, struct err
 	rc = write_files(c, &out, progress, &resume, err)
 		     ?: output_commit(&out, pointer_of(c), err);
 	if (!out.tmp) {
-		remove_journals(out.fd); /* it has its name, also where that was not synced */
+		remove_journals(out.fd); /* it has its name, even if that could not be synced */
 	} else if (is_passing(rc)) {
 		keep_output(c, &out, &resume);
 	}
@@ -309,7 +307,7 @@ static void journal_name(unsigned part, char name[32])
 	snprintf(name, 32, OUTPUT_JOURNAL ".%u", part);
 }
 
-/* How many parts are not complete? */
+/* Count the parts that are not complete. */
 static unsigned count_missing(const struct convert *c, int dir)
 {
 	unsigned missing = 0;
@@ -322,7 +320,8 @@ static unsigned count_missing(const struct convert *c, int dir)
 	return missing;
 }
 
-/* Has the directory what the journals say, after a machine has failed, or someone tidied up? */
+/* Check that the directory has the files that the journals list: a machine may have failed, or
+ * files may have been removed. */
 static int check_parts(const struct convert *c, const struct output *out, struct progress *progress,
 		       struct errmsg *err)
 {
@@ -337,7 +336,8 @@ static int check_parts(const struct convert *c, const struct output *out, struct
 			  out->tmp);
 }
 
-/* Give the directory its name if all parts are complete.  Another process may have. */
+/* Give the directory its name if all parts are complete.  Another process may already have done
+ * so. */
 static int finish_parts(const struct convert *c, struct output *out, struct progress *progress,
 			struct errmsg *err)
 {
@@ -380,7 +380,7 @@ static int write_part(struct convert *c, struct progress *progress, struct errms
 
 	if (rc)
 		return rc;
-	/* Parts of another checkpoint, or of another number, never meet these. */
+	/* Parts of another checkpoint, or of another number of parts, use other directories. */
 	snprintf(suffix, sizeof(suffix), "parts-%u-%016" PRIx64, c->s->share.parts, identity);
 	rc = output_open_shared(&out, c->dest, suffix, err);
 	if (rc)

@@ -25,7 +25,7 @@
 #include "ckpt/format/state.h"
 #include "ckpt/io/roots.h"
 
-/* Return what the side without `p->name` has of the parameter, or NULL. */
+/* Return the entry of the parameter on the side that lacks `p->name`, or NULL. */
 static const struct diff_entry *find_tied(struct diff *d, const struct diff_param *p)
 {
 	const struct diff_tree *without = &d->tree[p->has[0]];
@@ -94,7 +94,7 @@ static struct diff_state *get_state(struct diff_param *p, const char *name)
 	return &p->states[p->nstates++];
 }
 
-/* Add the states that a side has. */
+/* Add the states of one side. */
 static int add_states(struct diff *d, struct diff_param *p, unsigned side, struct errmsg *err)
 {
 	struct diff_states names;
@@ -120,8 +120,8 @@ static int by_name(const void *a, const void *b)
 	return (strcmp(y, DIFF_WEIGHTS) == 0) - (strcmp(x, DIFF_WEIGHTS) == 0) ?: strcmp(x, y);
 }
 
-/* List the states of both sides.  If a parameter is matched by a tie, states
- * that only the side with the other name has are left out. */
+/* List the states of both sides.  If a tie matches a parameter, states that only the side with
+ * the other name has are left out. */
 static int list_states(struct diff *d, struct diff_param *p, struct errmsg *err)
 {
 	const int rc = add_states(d, p, 0, err) ?: add_states(d, p, 1, err);

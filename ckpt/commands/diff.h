@@ -17,11 +17,12 @@ struct param;
 struct plan;
 struct state;
 
-/* What a checkpoint has under a name. */
+/* A parameter on one side. */
 struct diff_entry {
 	const char *name;            /* first: array_by_text */
-	const struct param *row;     /* with all states; NULL: none, or on a disk */
-	const struct param *weights; /* as views show them, instead of the row's; or NULL */
+	const struct param *row;     /* the row with all states; NULL: none, or on a disk */
+	const struct param *weights; /* the row with the weights that views show, if those
+	                              * differ; or NULL */
 };
 
 struct diff_tie {
@@ -29,9 +30,9 @@ struct diff_tie {
 };
 
 /*
- * The parameters of a checkpoint and the states of each: rows of a table, of which a Hugging
- * Face model's have weights alone, or directories of a universal checkpoint on a disk.
- * Thread-safe while entries and ties do not change.
+ * The parameters of a checkpoint and the states of each: rows of a table, or directories of a
+ * universal checkpoint on a disk.  A Hugging Face model has weights only.  Thread-safe while
+ * entries and ties do not change.
  */
 struct diff_tree {
 	struct uckpt *u;
@@ -59,19 +60,18 @@ int diff_tree_open(struct diff_tree *t, const char *path, struct errmsg *err);
 void diff_tree_close(struct diff_tree *t);
 
 /*
- * Prepare `t` for a comparison with `other`.  If `other` has weights alone, a
- * ZeRO checkpoint provides the weights that its _hf view shows (checkpoint_order)
- * instead of those of its universal tree: a tree of ZeRO-3 has no buffers and
- * frozen parameters, and trees of other stages have tied names as the model
- * keeps them, rounded to its type, and vocabularies without padding.  Errors as
+ * Prepare `t` for a comparison with `other`.  If `other` has weights only, a ZeRO checkpoint
+ * provides the weights that its _hf view shows (checkpoint_order) instead of those of its universal
+ * tree: a tree of ZeRO-3 has no buffers and frozen parameters, and trees of other stages have tied
+ * names as the model keeps them, rounded to its type, and vocabularies without padding.  Errors as
  * checkpoint_order.
  */
 int diff_tree_match(struct diff_tree *t, const struct diff_tree *other, struct errmsg *err);
 
 /*
- * Return what parameter `name` is in `other` under another name, according to the ties in
- * the model states of `t`, or NULL.  `t` need not have either name.  Only the
- * first DIFF_TIES_MAX names of a parameter are tried.  Not thread-safe.
+ * Return the entry of parameter `name` in `other` under another name, according to the ties in the
+ * model states of `t`, or NULL.  `t` need not have either name.  Only the first DIFF_TIES_MAX names
+ * of a parameter are tried.  Not thread-safe.
  */
 #define DIFF_TIES_MAX 64
 
@@ -92,12 +92,12 @@ struct diff_states {
 int diff_tree_states(const struct diff_tree *t, const struct diff_entry *e, struct diff_states *out,
 		     struct errmsg *err);
 
-/* Open one of them.  Close it with state_close before the tree is closed. */
+/* Open a state of an entry.  Close it with state_close before the tree is closed. */
 int diff_tree_open_state(const struct diff_tree *t, const struct diff_entry *e, const char *name,
 			 struct state *out, struct errmsg *err);
 
-/* Finite elements are equal if |a - b| <= absolute + relative * |b|; with both 0, if their
- * bits are. */
+/* Finite elements are equal if |a - b| <= absolute + relative * |b|; if both are 0, their bits
+ * must be equal. */
 struct diff_tolerance {
 	double relative, absolute;
 };
@@ -109,7 +109,7 @@ struct diff_values {
 	uint64_t first;          /* index of the first of them */
 	uint64_t odd;            /* differing elements of which one is infinite
 				  * or NaN */
-	uint64_t near;           /* elements of other bits within the tolerance */
+	uint64_t near;           /* elements with different bits, but within the tolerance */
 	double max_abs, max_rel; /* over the other differing elements */
 };
 
@@ -143,7 +143,8 @@ struct diff_state {
 struct diff_param {
 	const char *name;
 	bool has[2];
-	/* What the sides have: the one without this name may store it under another, `tied`. */
+	/* The entries of both sides; the side without this name may store it under another,
+	 * `tied`. */
 	const struct diff_entry *in[2];
 	const char *tied;
 	struct diff_state *states; /* if both sides have the parameter */
@@ -177,8 +178,8 @@ int diff_compare(const struct state *a, const struct state *b,
 		 const struct diff_tolerance *tolerance, struct diff_state *out,
 		 struct progress *progress, struct errmsg *err);
 
-/* Tell the caller of the library: the text has the worst parameters, JSON all that differ; both,
- * with UCKPT_ALL, every comparison.  -ENOMEM. */
+/* Report to the caller of the library: the text has the worst parameters, JSON all different
+ * ones; with UCKPT_ALL, both have every comparison.  -ENOMEM. */
 int diff_report(struct diff *d, unsigned flags, struct errmsg *err);
 
 #endif

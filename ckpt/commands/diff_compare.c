@@ -20,8 +20,8 @@
 #include "ckpt/format/state.h"
 #include "ckpt/remote/latency.h"
 
-/* Elements of each side read at a time: the first fit in the second-level cache; a store
- * that is far away takes as long for more. */
+/* Elements of each side read at a time: those of the first side fit in the second-level cache,
+ * and a far store takes no longer for more. */
 #define CHUNK (64u << 10)
 #define CHUNK_FAR (256u << 10)
 
@@ -79,8 +79,7 @@ static void count_batch(struct comparison *c, uint64_t first, size_t from, size_
 		cast_to_double(c->a.dtype, a, x, n);
 		cast_to_double(c->b.dtype, b, y, n);
 	} else {
-		/* Without a conversion, the distance is unknown: count it as
-		 * not finite. */
+		/* Without a conversion, the distance is unknown: count it as not finite. */
 		memset(x, 0, n * sizeof(*x));
 		for (size_t i = 0; i < n; i++)
 			y[i] = NAN;
@@ -136,7 +135,7 @@ static int compare_values(struct comparison *c, struct errmsg *err)
 	return rc;
 }
 
-/* FUSE splits a request whose memory touches one page more than it has bytes for. */
+/* FUSE splits a request whose memory touches more pages than its bytes fill. */
 static struct side open_side(const struct state *s)
 {
 	const size_t item = dtype_size(s->t.dtype);

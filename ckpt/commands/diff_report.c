@@ -12,7 +12,7 @@
 #include "ckpt/commands/report.h"
 #include "ckpt/format/cast.h"
 
-/* Parameters that the text names. */
+/* Number of parameters that the text names. */
 #define WORST_MAX 10
 
 static void add_values(struct bytebuf *to, cJSON *o, const struct diff_state *s)
@@ -37,7 +37,7 @@ static void add_values(struct bytebuf *to, cJSON *o, const struct diff_state *s)
 	bytebuf_add_format(to, ", the first at %s", s->place);
 }
 
-/* Add what is found of a state that both sides have. */
+/* Add the result for a state that both sides have. */
 static void add_both(struct bytebuf *to, cJSON *o, const struct diff_state *s)
 {
 	const char *a = dtype_name(s->dtype[0]), *b = dtype_name(s->dtype[1]);
@@ -118,7 +118,7 @@ static void add_names_note(struct bytebuf *to, const struct diff *d, unsigned si
 		bytebuf_add_str(to, "\n");
 }
 
-/* Say once what holds for many states. */
+/* Add notes that concern many states, once each. */
 static void add_notes(struct bytebuf *to, const struct diff *d)
 {
 	for (unsigned side = 0; side < 2; side++)
@@ -150,8 +150,8 @@ static void add_verdict(struct bytebuf *to, const struct diff *d)
 	bytebuf_add_str(to, "\n");
 }
 
-/* How far a parameter differs: the largest relative difference, infinite where there is
- * none; -1: it counts as equal. */
+/* A measure of how much a parameter differs: the largest relative difference, infinite if it is
+ * unknown; -1: equal. */
 static double badness(const struct diff_param *p)
 {
 	double worst = -1;

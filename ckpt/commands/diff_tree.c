@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Checkpoints of all kinds, read alike: the rows of a table, as the universal tree for any stage
- * shows them, or such a tree on a disk.
+ * Reads checkpoints of all kinds in the same way: the rows of a table, as the universal tree for
+ * any stage shows them, or such a tree on a disk.
  */
 #include "ckpt/commands/diff.h"
 
@@ -28,7 +28,7 @@
 
 #define SUFFIX ".pt" /* of the files of states */
 
-/* List the directory of `param` in the tree on a disk, or with "" all of these. */
+/* List the directory of `param` in the tree on a disk, or with "" all parameters. */
 static int list(const struct diff_tree *t, const char *param, struct dirlist *out,
 		struct errmsg *err)
 {
@@ -52,7 +52,7 @@ static int add_entry(struct diff_tree *t, struct diff_entry e, struct errmsg *er
 	return 0;
 }
 
-/* Sort the entries; a name that has two, a row and weights, keeps both in one. */
+/* Sort the entries; a name with two, a row and weights, becomes one entry. */
 static void sort_entries(struct diff_tree *t)
 {
 	size_t n = 0;
@@ -128,8 +128,8 @@ int diff_tree_open(struct diff_tree *t, const char *path, struct errmsg *err)
 		rc = open_universal(t, path, err);
 	} else {
 		rc = tags_choose(t->u, path, &t->path, &choice, err);
-		/* Hugging Face's Trainer saves weights beside its ZeRO tag: the
-		 * tag goes first. */
+		/* Hugging Face's Trainer saves weights beside its ZeRO tag: the tag takes
+		 * precedence. */
 		t->model = !rc && choice == TAGS_WEIGHTS;
 		rc = rc ?: open_plan(t, err);
 	}
@@ -228,8 +228,8 @@ static int load_ties(struct diff_tree *t, struct errmsg *err)
 	return rc;
 }
 
-/* Return the first name tied to `name`, other than `but`, that `other` has; or without
- * `other`, the first. */
+/* Return the first name tied to `name`, other than `but`, that `other` has; if `other` is NULL,
+ * the first such name. */
 static const char *find_tied(const struct diff_tree *t, const char *name, const char *but,
 			     const struct diff_tree *other)
 {
@@ -252,7 +252,7 @@ const struct diff_entry *diff_tree_tied(struct diff_tree *t, const char *name,
 	struct errmsg why;
 
 	if (!t->ties_known) {
-		/* If the model states cannot be read, there are fewer ties. */
+		/* Unreadable model states only mean fewer ties. */
 		load_ties(t, &why);
 		t->ties_known = true;
 	}
@@ -312,8 +312,8 @@ static int open_file(const struct diff_tree *t, const char *param, const char *n
 	return rc;
 }
 
-/* Open computed elements as a file.  It is read from front to back, so it is read ahead; bytes
- * that follow the tensor, as a vocabulary's padding, are not. */
+/* Open computed elements as a file.  It is read sequentially, so prefetch it, but not the bytes
+ * after the tensor, such as a vocabulary's padding. */
 static int open_extents(const struct checkpoint *c, const struct tensor *tensor,
 			const struct extent_map *map, struct gathers *gathers, struct state *out,
 			struct errmsg *err)
@@ -330,7 +330,7 @@ static int open_extents(const struct checkpoint *c, const struct tensor *tensor,
 	return 0;
 }
 
-/* Describe a state and find its elements, as the universal tree for any stage shows it. */
+/* Describe a state and find its elements, as in the universal tree for any stage. */
 static int find_state(struct checkpoint *c, const struct param *p, const struct param_state *st,
 		      struct tensor *t, struct extent_map *map, struct gathers *gathers,
 		      struct errmsg *err)
@@ -344,7 +344,7 @@ static int find_state(struct checkpoint *c, const struct param *p, const struct 
 		  : checkpoint_module(c, p, DTYPE_F32, map, gathers, err);
 }
 
-/* The same for weights, in the type that views give them, those of a model in their own. */
+/* The same for weights, in the type that views use, or in a model's own. */
 static int find_weights(const struct diff_tree *t, const struct param *p, struct tensor *out,
 			struct extent_map *map, struct gathers *gathers, struct errmsg *err)
 {
@@ -372,7 +372,7 @@ int diff_tree_open_state(const struct diff_tree *t, const struct diff_entry *e, 
 		return rc;
 	st = states ? states->v : NULL;
 	while (st && strcmp(st->name, name) != 0)
-		st++; /* diff_tree_states has named it */
+		st++; /* diff_tree_states has listed it */
 	if (st && st->kind != STATE_FLAT) {
 		state_init_number(out, st->dtype, st->bytes);
 		return 0;

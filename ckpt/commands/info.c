@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * uckpt_info: what a checkpoint is, and all problems that can be found without
- * reading tensors (report.h).  As text: facts, the table of parameters, and the
- * problems last, where they remain visible on a terminal.  As a page with both and a
- * picture (info_html.h).  As JSON, to whose keys some
- * may be added; none is ever removed.
+ * uckpt_info: describes a checkpoint, and lists all problems that can be found without reading
+ * tensors (report.h).  As text: facts, the table of parameters, and the problems last, where they
+ * remain visible on a terminal.  As a page with both and a picture (info_html.h).  As JSON, to
+ * whose keys some may be added; none is ever removed.
  */
 #include <cJSON.h>
 #include <errno.h>
@@ -209,7 +208,7 @@ static void add_tree(struct report *r, uint64_t files, uint64_t bytes)
 		    size_text(bytes, size));
 }
 
-/* Which forms can be written? */
+/* Add the forms that can be written. */
 static void add_forms(struct info *info)
 {
 	struct report *r = &info->report;
@@ -234,7 +233,7 @@ static void add_forms(struct info *info)
 	}
 }
 
-/* Find what from_pretrained reads; of an adapter, where the model has one. */
+/* Find the sidecars; for an adapter, if the model has one, the adapter's. */
 static int find_sidecars(struct info *info, const char *more, struct errmsg *err)
 {
 	struct report *r = &info->report;
@@ -308,7 +307,7 @@ static int add_contents(struct info *info, struct errmsg *err)
 	return 0;
 }
 
-/* End the report with a page that is made of it. */
+/* End the report, and make the page. */
 static int end_html(struct info *info, const char *whole, struct errmsg *err)
 {
 	struct report *r = &info->report;

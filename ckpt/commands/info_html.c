@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A report as one HTML page, which needs nothing else: no network, no script.  It is also
+ * A report as one self-contained HTML page, without network access or scripts.  It is also
  * well-formed XML.  The views are those of the report's JSON; facts and tables are its text.
  */
 #include "ckpt/commands/info_html.h"
@@ -72,7 +72,7 @@ static char *copy_text(const struct report *r, size_t from, size_t to)
 	return strndup((const char *)r->text.data + from, to - from);
 }
 
-/* Append lines as they are, whose columns are aligned. */
+/* Append lines unchanged, since their columns are aligned. */
 static void add_lines(struct bytebuf *out, const char *title, char *text)
 {
 	char *at = text + strspn(text, "\n"), *line;

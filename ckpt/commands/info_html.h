@@ -8,15 +8,15 @@ struct bytebuf;
 struct checkpoint;
 struct report;
 
-/* Append text that may come from a file, as it may be shown and so that it is no markup. */
+/* Append text from a file, as it may be shown, with markup escaped. */
 void html_text(struct bytebuf *out, const char *text);
 
-/* Append a picture of the files that the parameters' elements lie in: a table, and what its
- * colours mean.  Sets `failed` when memory runs out. */
+/* Append a picture of the files that the parameters' elements lie in: a table with a legend of
+ * its colours.  Sets `failed` when memory runs out. */
 void info_picture(struct checkpoint *c, struct bytebuf *out);
 
-/* Make a page of a report that is complete, and has JSON.  The lines of its text from `facts` to
- * `table` are facts, those from there to `end` the parameters. */
+/* Make a page of a complete report that has JSON.  Its text has the facts from `facts` to
+ * `table`, and the parameters from there to `end`. */
 void info_html(struct report *r, size_t facts, size_t table, size_t end,
 	       struct bytebuf *out);
 

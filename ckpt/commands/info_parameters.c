@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The parameters of a checkpoint.  A model repeats its layers, so parameters of one shape
- * whose names differ in numbers only are one line:
+ * The parameters of a checkpoint.  A model repeats its layers, so parameters of one shape whose
+ * names differ in numbers only are one line:
  *
  *   h.{0..11}.attn.c_attn.weight    768 x 2304  x12  21.2 M
  *
- * if they have each combination of these numbers; else each has a line of its own.
+ * if all combinations of these numbers exist; else each has its own line.
  */
 #include <cJSON.h>
 #include <inttypes.h>
@@ -25,19 +25,19 @@
 #define NAME_COLUMNS_MAX 60
 #define SHAPE_LEN (TENSOR_DIMS_MAX * 24)
 
-/* Numbers of a name that count, and digits of one; in others the text does. */
+/* Limits of the numbers in a name that are folded, and of their digits; others are text. */
 #define NUMBERS_MAX 4
 #define DIGITS_MAX 9
 
-/* A row to be folded: its name without numbers, and these. */
+/* A row to fold: its name without numbers, and the numbers. */
 struct folded {
-	const char *key; /* the number's digits are one '#' */
+	const char *key; /* the name with each number replaced by '#' */
 	const struct param *p;
 	unsigned n;
 	uint32_t numbers[NUMBERS_MAX];
 };
 
-/* Is this the beginning of a part of the name that is a number?  Its length, or 0. */
+/* Return the length of a number if one begins a part of the name here, or 0. */
 static size_t number_length(const char *name, const char *at)
 {
 	const size_t n = strspn(at, "0123456789");
@@ -70,7 +70,7 @@ static int64_t group_of(const struct param *p)
 	return p->first ? (int64_t)p->first->group : -1;
 }
 
-/* In which order do rows of different lines come? 0: they may share one. */
+/* The order of rows of different lines; 0: they may share a line. */
 static int compare_kinds(const struct folded *a, const struct folded *b)
 {
 	const struct param *p = a->p, *q = b->p;
@@ -89,8 +89,8 @@ static int compare_folded(const void *a, const void *b)
 	return rc;
 }
 
-/* A line: rows of one kind, in the order of their numbers, that have all combinations of the
- * numbers which each place has. */
+/* A line: rows of one kind, in the order of their numbers, with all combinations of the numbers
+ * at each place. */
 struct line {
 	const struct folded *v;
 	size_t n;
@@ -98,7 +98,7 @@ struct line {
 	char *name;
 };
 
-/* The k-th of the numbers of a place.  Behind it come all combinations of later places. */
+/* The k-th number at a place.  The combinations of later places vary faster. */
 static uint32_t number_at(const struct line *l, unsigned place, size_t k)
 {
 	size_t later = 1;
@@ -108,7 +108,7 @@ static uint32_t number_at(const struct line *l, unsigned place, size_t k)
 	return l->v[k * later].numbers[place];
 }
 
-/* Count the numbers of each place, and check that all combinations are there. */
+/* Count the numbers at each place, and check that all combinations exist. */
 static bool find_counts(struct line *l)
 {
 	size_t block = l->n;
@@ -211,7 +211,7 @@ static void add_line(struct report *r, const struct line *l, int width)
 			   count_short(p->numel * l->n, elements), group);
 }
 
-/* Make a line of rows of one kind, or one of each. */
+/* Fold rows of one kind into a line, or make a line of each. */
 static size_t add_lines(struct line *out, const struct folded *v, size_t n, bool each)
 {
 	*out = (struct line){ .v = v, .n = n };

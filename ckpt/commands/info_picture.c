@@ -19,7 +19,7 @@
 #include "ckpt/vfile/extent.h"
 #include "ckpt/vfile/gather.h"
 
-/* A page has a bounded size, some 6 MB. */
+/* Limits the size of a page to some 6 MB. */
 #define ROWS_MAX 3000
 #define PIECES_MAX 400 /* of a row */
 #define ALL_PIECES_MAX 30000
@@ -30,11 +30,11 @@
 struct picture {
 	struct checkpoint *c;
 	struct bytebuf *out;
-	uint32_t *colours; /* of each file: 1 + number, in the order of use; 0: not used */
+	uint32_t *colours; /* for each file: 1 + number in the order of use; 0: not used */
 	uint32_t *used;    /* the files, by number */
 	size_t nused;
 	size_t pieces, all; /* drawn, of this row and of all */
-	bool cut;           /* this row has more */
+	bool cut;           /* this row has more pieces than are drawn */
 };
 
 /* A rectangle, in parts of its parameter's box. */
@@ -71,7 +71,7 @@ static bool begin_piece(struct picture *p, const struct extent *e, const struct 
 	return true;
 }
 
-/* End the title with the file, and the rectangle. */
+/* End the title, with the file's name, and the rectangle. */
 static void end_piece(struct picture *p, const struct extent *e)
 {
 	char at[SIZE_TEXT_LEN];
@@ -91,8 +91,8 @@ static double within(double x, double max)
 	return x < 0 ? 0 : x > max ? max : x;
 }
 
-/* Draw the elements of a segment: columns of the matrix, and of each run of its source the rows
- * that this has, of which the first and the last may be in part. */
+/* Draw the elements of a segment: columns of the matrix, and for each run of its source the
+ * run's rows, of which the first and the last may be partial. */
 static void draw_segment(struct picture *p, const struct gather *x,
 			 const struct geometry_segment *s, const struct area *in)
 {
@@ -109,7 +109,7 @@ static void draw_segment(struct picture *p, const struct gather *x,
 
 		if (rows > 1 && stride > 0) {
 			top = within(first / stride, rows);
-			/* Behind the last of a row's columns comes the next row. */
+			/* The column after a row's last one is in the next row. */
 			bottom = end >= (rows - 1) * stride + right ? rows : within(end / stride, rows);
 		} else {
 			left = within(first, right);
@@ -134,7 +134,7 @@ static void draw_runs(struct picture *p, const struct extent_map *m,
 
 static void draw_gather(struct picture *p, const struct gather *x, const struct area *in)
 {
-	const double height = in->height / (double)x->nsources; /* of a band */
+	const double height = in->height / (double)x->nsources; /* height of a band */
 
 	if (x->view) {
 		draw_runs(p, x->sources, NULL, in, "in another order: bytes");
@@ -149,7 +149,8 @@ static void draw_gather(struct picture *p, const struct gather *x, const struct 
 	}
 }
 
-/* Draw a map from left to right; `what` its bytes are.  Those of gathers have none. */
+/* Draw a map from left to right; `what` describes its bytes.  Bytes of gathers have no
+ * description. */
 static void draw_runs(struct picture *p, const struct extent_map *m,
 		      const struct gathers *gathers, const struct area *in, const char *what)
 {
@@ -174,7 +175,7 @@ static void draw_runs(struct picture *p, const struct extent_map *m,
 	}
 }
 
-/* Say of what form a row is, or why it has no picture. */
+/* Describe the form of a row, or why it has no picture. */
 static void add_remark(struct picture *p, const struct param *x, const char *why)
 {
 	bytebuf_add_str(p->out, "<td>");
@@ -215,7 +216,7 @@ static void add_row(struct picture *p, const struct param *x)
 	gathers_done(&gathers);
 }
 
-/* Hues that follow each other differ most with the golden angle between them. */
+/* With the golden angle between them, consecutive hues differ most. */
 static void add_legend(const struct picture *p, struct bytebuf *out)
 {
 	bytebuf_add_str(out, "<style>\n");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is in a run: each tag is opened, which reads its first model states and finds missing
- * ranks, but no other shard.  The newest, which is open, is described behind the table.
+ * Lists the tags of a run: each is opened, which reads its first model states and finds missing
+ * ranks, but no other shard.  The newest, which is open already, is described after the table.
  */
 #include <cJSON.h>
 #include <inttypes.h>
@@ -24,7 +24,7 @@
 #include "ckpt/foreign/loaders.h"
 #include "ckpt/table/checkpoint.h"
 
-/* What a line says of a tag that can be opened. */
+/* The columns of a tag that can be opened. */
 struct summary {
 	char kind[16], ranks[40];
 	const char *dtype;
@@ -119,7 +119,7 @@ static void add_tag(struct report *r, cJSON *list, const struct tag *t, bool lat
 		detect_explain(r->u, path, &why);
 	} else if (is_open || !loaders_open(r->u, path, kind, &names, NULL, &c, &why)) {
 		summarize(&s, kind, is_open ? r->c : c);
-		*why.text = '\0'; /* of what is not there, and need not be */
+		*why.text = '\0'; /* about optional files that are missing */
 	}
 	checkpoint_close(c);
 	dirlist_done(&names);

@@ -23,24 +23,24 @@
 #include "ckpt/vfile/extent.h"
 #include "ckpt/zero/checkpoint.h"
 
-/* Elements that are compared to see whether a slice is a tensor's master. */
+/* Number of elements compared to decide whether a slice is a tensor's master. */
 #define PROBE 64
 
 struct deriving {
 	struct pack_inputs *x;
 	struct checkpoint *c;
 	struct errmsg *err;
-	/* The file that is being looked at: */
+	/* The file that is being searched: */
 	const struct tag_file *file;
 	struct pack_input *in;
 	const struct ptfile *pt;
 };
 
-/* A tensor of it, in its shape. */
+/* A tensor of the file, in its shape. */
 struct weight {
-	char *name; /* in the model, or in all of a pipeline's layers */
+	char *name; /* in the model, or among all of a pipeline's layers */
 	enum dtype dtype;
-	uint64_t at; /* of its first element, in the file */
+	uint64_t at; /* offset of its first element in the file */
 	uint64_t numel;
 };
 
@@ -66,9 +66,9 @@ static bool is_master(const struct deriving *d, const struct weight *w, const st
 	return memcmp(weights, made, n * size) == 0;
 }
 
-/* The region of the weight that follows from extent `i` of a slice, whose masters of the
- * weight begin at byte `skip`.  False if the extent has none of them, or either is no
- * whole part of a region of its type. */
+/* The region of the weight that follows from extent `i` of a slice, in which the weight's
+ * masters begin at byte `skip`.  False if the extent has none of them, or if either is not
+ * within one region of its type. */
 static bool find_region(const struct deriving *d, const struct weight *w,
 			const struct extent_map *map, size_t i, uint64_t skip,
 			struct pack_region *out)
@@ -105,8 +105,8 @@ static bool find_region(const struct deriving *d, const struct weight *w,
 	return true;
 }
 
-/* Let a weight refer to a slice from element `skip` on where these are its masters: 1
- * if they are, or 0. */
+/* Let a weight refer to a slice from element `skip` on if these are its masters: returns 1, or
+ * else 0. */
 static int try_slice(struct deriving *d, const struct weight *w, const struct slice *s,
 		     uint64_t skip)
 {
@@ -126,8 +126,7 @@ static int try_slice(struct deriving *d, const struct weight *w, const struct sl
 	return found;
 }
 
-/* Every rank is asked about a layer, since file names number ranks in another way
- * there. */
+/* Try every rank for a layer, since the names of its files number ranks differently. */
 static int find_master(struct deriving *d, const struct weight *w)
 {
 	const struct ckname *id = &d->file->id;
@@ -145,8 +144,8 @@ static int find_master(struct deriving *d, const struct weight *w)
 	return rc;
 }
 
-/* The slice that has a native expert's weight, or of AutoEP's all experts of a
- * rank, this one after `*skip` elements; NULL if there is none. */
+/* The slice with a native expert's weight, or with all of a rank's AutoEP experts, where this
+ * expert's begins at element `*skip`; NULL if there is none. */
 static const struct slice *expert_slice(const struct deriving *d, const struct weight *w,
 					uint64_t *skip)
 {
@@ -217,8 +216,7 @@ static int derive_file(struct deriving *d, const struct tag_file *f)
 	d->file = f;
 	d->in = &d->x->v[input];
 	d->pt = &pt;
-	/* Files of a pipeline's layers and of experts are dictionaries of weights
-	 * themselves. */
+	/* Files of a pipeline's layers and of experts are dictionaries of weights. */
 	dict = value_pairs(f->id.kind == TAG_FILE_MODEL ? value_find(pt.root, "module") : pt.root);
 	for (size_t i = 0; !rc && dict && i < dict->n; i++)
 		if (value_is_cstr(dict->v[i].key))

@@ -37,8 +37,8 @@ enum block_type pack_inputs_type(enum dtype d)
 				 : BLOCK_BYTES;
 }
 
-/* Add a storage of at least `least` bytes of floats.  Of storages that overlap the first
- * is taken. */
+/* Add a storage if it has at least `least` bytes of floats.  Of overlapping storages the first
+ * is added. */
 static bool add_storage(struct pack_input *in, uint64_t least, enum dtype dtype,
 			uint64_t start, uint64_t len)
 {
@@ -53,7 +53,7 @@ static bool add_storage(struct pack_input *in, uint64_t least, enum dtype dtype,
 	       bytes->type != BLOCK_BYTES || pack_inputs_set(in, &r);
 }
 
-/* Add the storages of a file of torch.save.  Writing its pickle again lists them. */
+/* Add the storages of a file of torch.save.  Writing its pickle again lists the storages. */
 static bool find_in_ptfile(struct pack_input *in, uint64_t least,
 			   const struct ptfile *pt)
 {
@@ -90,8 +90,8 @@ static bool find_in_safetensors(struct pack_input *in, uint64_t least,
 	return ok;
 }
 
-/* Find the storages of floats in a file, whose source is closed; none in one that
- * cannot be understood. */
+/* Find the storages of floats in a file, whose source is closed; a file of an unknown format has
+ * none. */
 static bool find_storages(struct pack_input *in, uint64_t least,
 			  struct source *src)
 {
@@ -138,8 +138,8 @@ static int find_regions(struct pack_input *in, uint64_t least,
 
 #define GROUP_AND_OTHERS 0044u
 
-/* Restrict `a` to users that may read the file `path`, or search the directory; and
- * list it, if it is `packed`, since a pack tells names. */
+/* Restrict `a` to users that may read the file `path`, or search the directory; if it is
+ * `packed`, they must also be allowed to list it, since a pack shows names. */
 static void restrict_readers(struct permissions *a, const char *path,
 			     const struct stat *st, bool packed)
 {
@@ -209,7 +209,7 @@ static int add_input(struct pack_inputs *x, const char *path,
 static int list_dir(struct pack_inputs *x, const char *dir, unsigned depth,
 		    struct errmsg *err);
 
-/* Add a file, or a directory and all below it.  The tag itself may be a link. */
+/* Add a file, or a directory with everything below it.  The tag itself may be a link. */
 static int list_path(struct pack_inputs *x, const char *path, unsigned depth,
 		     struct errmsg *err)
 {

@@ -12,34 +12,33 @@
 struct errmsg;
 struct uckpt;
 
-/* What a directory holds, sorted by name, the directory itself first. */
+/* The contents of a directory, sorted by name, the directory itself first. */
 struct pack_inputs {
 	struct uckpt *u;
 	const char *dir; /* borrowed */
 	struct pack_input *v;
 	size_t n, cap;
 	uint64_t least;
-	struct permissions readable_by; /* group and bits: users that may read all */
+	struct permissions readable_by; /* group and read bits: users that may read everything */
 };
 
-/* Floats of fewer bytes are not worth an extent. */
+/* Storages with fewer bytes of floats are not worth an extent. */
 #define PACK_INPUTS_LEAST 4096
 
 /*
- * List a directory and all below it, and find the storages in each file: those
- * of floats, if they have `least` bytes, become regions of their type, everything
- * else is bytes.  A file that is no container of tensors, or a damaged one, is
- * bytes.  -ENOTSUP for anything but files and directories, -E2BIG, -ENOMEM, or the
- * system's error.
+ * List a directory and everything below it, and find the storages in each file: storages of floats
+ * with at least `least` bytes become regions of their type, everything else is bytes, as are files
+ * that are damaged or have no tensors.  -ENOTSUP for anything but files and directories, -E2BIG,
+ * -ENOMEM, or the system's error.
  */
 int pack_inputs_list(struct uckpt *u, struct pack_inputs *x, const char *dir,
 		     uint64_t least, struct errmsg *err);
 void pack_inputs_done(struct pack_inputs *x);
 
 /*
- * The mode of a pack of group `gid` that nobody may read who may not list every
- * directory, read every file, and search the directories above.  Read bits for
- * the group only if it is that of all files, or if others may read them, too.
+ * The mode of a pack of group `gid` that only users may read who may list every directory, read
+ * every file, and search the directories above.  Read bits for the group only if it is that of all
+ * files, or if others may read them, too.
  */
 mode_t pack_inputs_mode(const struct pack_inputs *x, gid_t gid);
 
@@ -50,11 +49,11 @@ int64_t pack_inputs_find(const struct pack_inputs *x, const char *name);
 struct pack_region *pack_inputs_region(const struct pack_input *in,
 				       uint64_t off, uint64_t len);
 
-/* Let bytes of a file, which lie in one region, be the region `r` instead.
- * False when memory runs out; then the regions are as before. */
+/* Replace bytes of a file, which lie in one region, by the region `r`.  False when memory runs
+ * out; the regions are unchanged then. */
 bool pack_inputs_set(struct pack_input *in, const struct pack_region *r);
 
-/* The type of blocks for elements of a type. */
+/* The block type for elements of a dtype. */
 enum block_type pack_inputs_type(enum dtype d);
 
 /*

@@ -63,8 +63,8 @@ static void count_files(struct uckpt_done *done, const struct pack *pack)
 	}
 }
 
-/* Decode all of a pack and compare it with its hashes; write its files to the new
- * directory `to` unless that is NULL. */
+/* Decode all of a pack and compare it with its hashes; write its files to the new directory `to`
+ * unless that is NULL. */
 static int extract(struct packing *p, const char *path, const char *to,
 		   struct errmsg *err)
 {
@@ -91,7 +91,7 @@ static int extract(struct packing *p, const char *path, const char *to,
 	return rc;
 }
 
-/* The umask, which umask() would change meanwhile, for all threads. */
+/* The umask.  Calling umask() to get it would change it for all threads meanwhile. */
 static mode_t current_umask(void)
 {
 	FILE *status = fopen("/proc/self/status", "re");
@@ -106,8 +106,8 @@ static mode_t current_umask(void)
 	return mask;
 }
 
-/* Give a pack its mode.  An ACL that it has from its directory would grant more to others
- * than the mode says: it goes with the group's bits. */
+/* Give a pack its mode.  A default ACL of its directory would grant more than the mode, so
+ * remove it together with the group's bits. */
 static int set_mode(const struct output *out, const struct pack_inputs *x,
 		    struct errmsg *err)
 {
@@ -124,8 +124,8 @@ static int set_mode(const struct output *out, const struct pack_inputs *x,
 		       : 0;
 }
 
-/* Write a pack, and prove it as any reader would read it: its hashes are of the bytes
- * that were read from the files. */
+/* Write a pack, and verify it by reading it like any reader; its hashes were computed from the
+ * files' bytes. */
 static int write_pack(struct packing *p, const struct pack_inputs *x,
 		      struct output *out, struct errmsg *err)
 {

@@ -95,7 +95,7 @@ void notes_done(struct notes *l)
 	*l = (struct notes){ 0 };
 }
 
-/* Name the tags in directories of the run, if there are `min`. */
+/* Name the tags in directories of the run, if there are at least `min`. */
 static void name_tags_below(struct report *r, const char *run, size_t min)
 {
 	struct bytebuf names = { 0 };
@@ -115,8 +115,8 @@ static void name_tags_below(struct report *r, const char *run, size_t min)
 	tags_done(&tags);
 }
 
-/* Warn if `run` may mean another tag than the one that was chosen.  `latest` may name a
- * tag that does not exist or that is not a ZeRO checkpoint. */
+/* Warn if `run` may mean another tag than the chosen one.  `latest` may name a tag that does not
+ * exist or that is not a ZeRO checkpoint. */
 static void warn_of_choice(struct report *r, const char *run)
 {
 	struct tag_list tags;
@@ -156,7 +156,7 @@ int report_open(struct report *r, const char *const *paths, size_t n, unsigned f
 	return 0;
 }
 
-/* Each view, the first, which is the universal one, for any stage, too. */
+/* All views; the first, which is the universal one, occurs also for any stage. */
 struct report_form report_form(size_t i)
 {
 	struct report_form f = { .kind = i ? (enum plan_kind)(i - 1) : 0, .any_stage = i == 1 };
@@ -166,7 +166,7 @@ struct report_form report_form(size_t i)
 	return f;
 }
 
-/* For twice the ranks every file is cut again.  A multiple of the old number suits expert
+/* With twice the ranks every file is cut again.  A multiple of the old number suits expert
  * parallelism. */
 static unsigned new_ranks(const struct report *r)
 {

@@ -44,7 +44,7 @@ void notes_done(struct notes *l);
  * weights. */
 struct report {
 	struct uckpt *u;
-	char *path; /* that was given, of a tag or a run; several are united */
+	char *path; /* the given path of a tag or a run; of several paths, their union */
 	char *dir;  /* of the tag */
 	enum tags_choice choice;
 	struct plan *plan;    /* NULL if it cannot be served */
@@ -53,7 +53,7 @@ struct report {
 	struct notes warnings; /* problems that do not prevent serving */
 	struct notes problems;
 	struct bytebuf text;
-	struct cJSON *json; /* what is reported instead of the text; or NULL */
+	struct cJSON *json; /* the report as JSON instead of text; or NULL */
 };
 
 /*
@@ -66,7 +66,7 @@ int report_open(struct report *r, const char *const *paths, size_t n, unsigned f
 		struct errmsg *err);
 void report_close(struct report *r);
 
-/* The trees that uckpt_convert writes of a checkpoint, in one order everywhere. */
+/* The forms of trees that uckpt_convert writes, always in the same order. */
 struct report_form {
 	char options[32]; /* of `ucckpt convert` */
 	enum plan_kind kind;
@@ -84,30 +84,30 @@ int report_plan_form(const struct report *r, const struct report_form *f, struct
  * plan's warnings. */
 void report_add_problems(struct report *r, bool all);
 
-/* Add the problem of a checkpoint whose optimizer is missing: no run resumes from it, and
- * other problems come first. */
+/* Add the problem that the optimizer is missing, so that no run can resume; it comes after other
+ * problems. */
 void report_add_lost(struct report *r);
 void report_add_warnings(struct report *r);
 
 #define REPORT_LABEL 16 /* columns of a label */
 
-/* Add a line to the text: a label, and what it is of, formatted like printf and as it may
- * be shown (utf8_show). */
+/* Add a line to the text: a label and its value, formatted like printf and shown as utf8_show
+ * does. */
 void report_line(struct report *r, const char *label, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 
-/* Say which directory the text and the JSON are of. */
+/* Name the directory in the text and the JSON. */
 void report_begin(struct report *r);
 
 /* End both with notes, warnings and problems, the text with `whole` if there are none. */
 void report_finish(struct report *r, const char *whole);
 
-/* The same, and tell the caller of the library.  Returns 1 if there are problems, or
- * -ENOMEM. */
+/* The same, and pass the report to the caller of the library.  Returns 1 if there are problems,
+ * or -ENOMEM. */
 int report_end(struct report *r, const char *whole, struct errmsg *err);
 
-/* Tell the caller of the library `text`, or `root` if there is one.  Deletes both.
- * -ENOMEM, also of a text that has failed. */
+/* Pass `text`, or `root` if that is not NULL, to the caller of the library, and free both.
+ * -ENOMEM, also if the text has failed. */
 int report_emit_text(const struct uckpt *u, struct bytebuf *text, struct cJSON *root,
 		     struct errmsg *err);
 

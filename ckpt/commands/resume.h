@@ -13,9 +13,9 @@
 struct errmsg;
 
 /*
- * Lets an interrupted conversion go on.  A journal in the output directory has the identity
- * of the tree (plan_identity), and then the path of each file that is complete and has been
- * synced to the disk.
+ * Lets an interrupted conversion resume.  A journal in the output directory has the identity of the
+ * tree (plan_identity), and then the path of each file that is complete and has been synced to the
+ * disk.
  */
 struct resume {
 	int dir;              /* borrowed */
@@ -26,14 +26,14 @@ struct resume {
 	struct bytebuf whole; /* paths of complete files that the journal lacks */
 	size_t nwhole, nkept; /* number of such files, and of those in the journal */
 	uint64_t synced_ns;   /* when a thread last wrote the journal, or began to */
-	bool syncing;         /* a thread is about to */
-	int failed;           /* of a sync: a negative errno */
+	bool syncing;         /* a thread is about to sync */
+	int failed;           /* a negative errno of a sync; or 0 */
 };
 
-/* Open the journal `name` of directory `dir`, or create one.  `taken`: a process that was stopped
- * has filled the directory in part.  -ESTALE if its files belong to a tree of another
- * identity, or it has no journal; -EWOULDBLOCK if another machine fills it, of which the lock
- * of a directory need not tell; or the system's error. */
+/* Open the journal `name` of directory `dir`, or create one.  `taken`: an interrupted process
+ * has filled a part of the directory.  -ESTALE if its files belong to a tree of another
+ * identity, or it has no journal; -EWOULDBLOCK if another machine fills it, which the lock of a
+ * directory may not show; or the system's error. */
 int resume_open(struct resume *r, int dir, const char *name, bool taken, uint64_t identity,
 		struct errmsg *err);
 void resume_close(struct resume *r);
@@ -45,8 +45,8 @@ bool resume_has(const struct resume *r, const char *path, uint64_t size);
  * journal; an error is that of resume_sync.  Thread-safe. */
 int resume_add(struct resume *r, const char *path);
 
-/* Sync the file system, and add the recorded files to the journal.  Returns the error of this
- * sync, or of any before it: data of a file may be lost. */
+/* Sync the file system, and add the recorded files to the journal.  Returns the error of this or
+ * any previous sync: data of a file may be lost. */
 int resume_sync(struct resume *r);
 
 /* Sync and add recorded files, if there are any; return the number of files in the
@@ -56,7 +56,7 @@ size_t resume_flush(struct resume *r);
 /* Record that all files of this journal are complete.  As resume_sync. */
 int resume_complete(struct resume *r);
 
-/* Does the directory have the journal `name`, and is it complete? */
+/* Does the directory have the complete journal `name`? */
 bool resume_is_complete(int dir, const char *name);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The options of the library, and what each sets. */
+/* The options of the library, with the members they set. */
 #include "ckpt/commands/settings.h"
 
 #include <errno.h>
@@ -20,10 +20,10 @@
 #include "ckpt/table/hfhub.h"
 #include "ckpt/remote/cache.h"
 
-/* What is read ahead from far storage takes this part of the memory by default. */
+/* By default, read-ahead from far storage may use this part of the memory. */
 #define READAHEAD_PART 64
 
-/* Of workers, and of ranks. */
+/* Limit of workers, and of ranks. */
 #define COUNT_MAX 4096
 
 #define DEADLINE_MAX_S 86400u
@@ -37,11 +37,11 @@ typedef const char *setter(struct uckpt *u, const struct option *o, const char *
 struct option {
 	const char *name; /* with '=': it needs a value */
 	setter *set;
-	size_t at;                /* offset of what it sets in struct settings, or the context */
-	const char *wrong;        /* what is wrong with a value, unless the setter says so */
-	const char *const *words; /* values by number; NULL is none */
+	size_t at;                /* offset of the member in struct settings, or in the context */
+	const char *wrong;        /* message about a wrong value, unless the setter returns one */
+	const char *const *words; /* values by number; NULL: none */
 	size_t nwords;
-	bool two; /* of them: what it sets is a bool and not an enum */
+	bool two; /* there are two words, and the member is a bool, not an enum */
 	bool of_servers;
 };
 
@@ -184,7 +184,7 @@ static const char *set_tolerance(struct uckpt *u, const struct option *o, const 
 	return *value && !*rest && *to >= 0 && isfinite(*to) ? NULL : o->wrong;
 }
 
-/* 0, or a size that is of use. */
+/* 0, or a size that is large enough to be useful. */
 static const char *set_readahead(struct uckpt *u, const struct option *o, const char *text,
 				 const char *value)
 {
@@ -213,7 +213,7 @@ static const char *set_hf_config(struct uckpt *u, const struct option *o, const 
 	return NULL;
 }
 
-/* Of what is in the context. */
+/* Set a text in the context. */
 static const char *set_text(struct uckpt *u, const struct option *o, const char *text,
 			    const char *value)
 {
@@ -228,7 +228,7 @@ static const char *set_text(struct uckpt *u, const struct option *o, const char 
 	return NULL;
 }
 
-/* A server changes its working directory. */
+/* Store the absolute path, since a server changes its working directory. */
 static const char *set_path(struct uckpt *u, const struct option *o, const char *text,
 			    const char *value)
 {
@@ -390,7 +390,7 @@ const char *uckpt_option_name(size_t i)
 	return i < COUNT(options) ? options[i].name : NULL;
 }
 
-/* Refuse what is no option, or has a value that it may not have or lacks. */
+/* Report an unknown option, or one with a wrong or missing value. */
 static int refuse(const char *text, bool of_servers, struct errmsg *err)
 {
 	struct suggestion near = suggest_begin(text);

@@ -9,12 +9,12 @@
 #include "ckpt/table/user_rules.h"
 #include "ckpt/tree/tree.h"
 
-/* What uckpt_set has set in a context, besides how servers are asked (context.h). */
+/* A context's settings by uckpt_set, except those for servers (context.h). */
 struct settings {
-	struct tree_options tree; /* `source` once it is open; its rules are `rules` */
+	struct tree_options tree; /* `source` is set once it is open; its rules are `rules` */
 	struct user_rules rules;
 	char *hf_config;    /* of tree.plan */
-	uint64_t readahead; /* memory for what is read ahead, in bytes; 0: nothing is */
+	uint64_t readahead; /* memory for read-ahead, in bytes; 0: none */
 	/* Of convert: */
 	bool lenient;                         /* accept patterns that match no parameter */
 	unsigned read_threads, write_threads; /* 0: one per processor */
@@ -25,13 +25,13 @@ struct settings {
 /* The settings of a context, which owns them; NULL when memory runs out. */
 struct settings *settings_of(struct uckpt *u);
 
-/* As uckpt_set, for a list with commas of options about servers alone. */
+/* As uckpt_set, for a comma-separated list with only options about servers. */
 int settings_set_servers(struct uckpt *u, const char *list, struct errmsg *err);
 
-/* Free them, unless `u` has none. */
+/* Free the settings, if `u` has some. */
 void settings_free(struct uckpt *u);
 
-/* Check together those that say what is shown.  -EINVAL with a message. */
+/* Check that the options about the files shown fit together.  -EINVAL with a message. */
 int settings_validate(struct settings *s, struct errmsg *err);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Work that several processes, on as many machines, do together without a word between them:
- * each finds out by itself which part is its own. */
+/* Work that several processes, perhaps on several machines, share without communication: each
+ * computes by itself which part is its own. */
 #include "ckpt/commands/share.h"
 
 #include <stdio.h>
@@ -9,7 +9,8 @@
 
 #include "ckpt/base/array.h"
 
-/* Of srun, of Open MPI's mpirun, and of MPICH's and Intel's: from 0 on, and their number. */
+/* Variables of srun, of Open MPI's mpirun, and of MPICH's and Intel's: the process's number from
+ * 0 on, and how many there are. */
 static const struct {
 	const char *rank, *ranks;
 } launchers[] = {
@@ -90,7 +91,7 @@ bool share_choose(const struct share *s, const uint64_t *sizes, size_t n, bool *
 		for (unsigned k = 1; k < s->parts; k++)
 			if (load[k] < load[least])
 				least = k;
-		load[least] += v[i].size + 1; /* empty files are work, too */
+		load[least] += v[i].size + 1; /* even an empty file is work */
 		mine[v[i].i] = !s->parts || least + 1 == s->part;
 	}
 	free(v);

@@ -6,22 +6,22 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Of processes that share a work. */
+/* Limit of processes that share work. */
 #define SHARES_MAX 65536
 
-/* Which of several processes that do one work together this one is. */
+/* The number of this process among several that share work. */
 struct share {
-	unsigned part, parts; /* from 1 on; 0 and 0: it does all */
+	unsigned part, parts; /* from 1 on; 0 and 0: this process does everything */
 };
 
-/* Parse "2/8", or "auto" for what a launcher has set in the environment.  Returns NULL, or
- * what is wrong. */
+/* Parse "2/8", or "auto" for the variables that a launcher has set.  Returns NULL, or what is
+ * wrong. */
 const char *share_parse(const char *text, struct share *out);
 
 /*
- * Choose among `n` things of these sizes those that this process does, in `mine`: each is one
- * process's, and all have about as many bytes.  Every process must list the same things in
- * the same order.  False when memory runs out.
+ * Choose the items of this process, of `n` items with these sizes, in `mine`: each item belongs to
+ * one process, and all processes get about as many bytes.  Every process must list the same items
+ * in the same order.  False when memory runs out.
  */
 bool share_choose(const struct share *s, const uint64_t *sizes, size_t n, bool *mine);
 

@@ -2,26 +2,25 @@
 /*
  * Writes a tree to a disk.
  *
- * Directories are created first.  Then the files are written, several at once
- * and the largest first, so that no thread is left alone with a large file at
- * the end.  Each file is read on its own: a shard's bytes that two files share
- * (a model states file is copied, and a tied parameter or optimizer_state.pt
- * repeats some of a shard) are read twice, normally from the page cache.
+ * Directories are created first.  Then the files are written, several at once and the largest
+ * first, so that no thread is left alone with a large file at the end.  Each file is read on its
+ * own: a shard's bytes that two files share (a model states file is copied, and a tied parameter or
+ * optimizer_state.pt repeats some of a shard) are read twice, normally from the page cache.
  *
- * A file's storages are written first and the literals between them last, because the
- * literals hold the storages' checksums:
+ * A file's storages are written first and the literals between them last, because the literals hold
+ * the storages' checksums:
  *
  *     | literal 0 | storage 0 | literal 1 | storage 1 | literal 2 |
  *           3           1           4           2           5
  *
- * vfile_read sums the storages as they pass, so each byte is read once.  A file
- * that is a copy of a shard is copied by the kernel and gets the shard's mode and times.
+ * vfile_read sums the storages as they pass, so each byte is read once.  A file that is a copy of a
+ * shard is copied by the kernel and gets the shard's mode and times.
  *
- * From a store that is far away the rest of the files that are being written is read
- * ahead, and then the files that follow.
+ * From a far store, the rest of the files that are being written is prefetched, and then the files
+ * that follow.
  *
- * Write-back of a file begins as soon as it is complete, and resume_sync
- * waits for all files at the end, and for those before now and then.
+ * Write-back of a file begins as soon as it is complete, and resume_sync waits for all files at the
+ * end, and for those before now and then.
  */
 #include "ckpt/commands/write_tree.h"
 
@@ -71,11 +70,11 @@ struct writer {
 	struct arena arena; /* of tasks and paths */
 	struct task *tasks;
 	size_t n, cap;
-	atomic_size_t begun; /* the first so many files are being written */
-	atomic_flag busy;    /* a thread reads ahead, and has the rest to itself */
-	size_t next;         /* the first file that is not read ahead yet */
-	struct vfile *ahead; /* it, once open */
-	uint64_t done;       /* bytes of it that are wanted */
+	atomic_size_t begun; /* number of files whose writing has begun */
+	atomic_flag busy;    /* a thread prefetches, and owns the rest of the members */
+	size_t next;         /* the first file that is not prefetched yet */
+	struct vfile *ahead; /* that file, once it is open */
+	uint64_t done;       /* bytes of it that were prefetched */
 };
 
 /* One file while it is written. */

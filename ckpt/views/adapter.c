@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The names are those of get_peft_model_state_dict (peft 0.21, utils/save_and_load.py, and
- * the tuners' _get_adapter_state_dict and _remove_adapter_name_from_key), which leaves out
- * the adapter's:
+ * The names are those of get_peft_model_state_dict (peft 0.21, utils/save_and_load.py, and the
+ * tuners' _get_adapter_state_dict and _remove_adapter_name_from_key), which leaves out the
+ * adapter's name:
  *
  *   PREFIX.lora_A.ADAPTER.weight	     PREFIX.lora_A.weight
  *   PREFIX.ia3_l.ADAPTER		     PREFIX.ia3_l
@@ -23,17 +23,17 @@
 
 #define DEFAULT "default"
 
-/* The PeftModel, wherever in the program's own model. */
+/* Prefix of the PeftModel, which may be anywhere in the program's own model. */
 #define PEFT_MODEL "base_model."
 #define PROMPTS "prompt_encoder."
 
-/* How a method names its weights: PREFIX.KIND.ADAPTER.REST, of which KIND begins so. */
+/* A method's names of weights are PREFIX.KIND.ADAPTER.REST; KIND begins with one of these. */
 enum { SAVED, TOKENS, MAGNITUDE, ADAPTION, PROMPT };
 static const char *const kinds[] = {
 	[SAVED] = "modules_to_save.",
 	[TOKENS] = "trainable_tokens_",
 	[MAGNITUDE] = "lora_magnitude_vector.",
-	[ADAPTION] = "adaption_", /* has no adapter's name */
+	[ADAPTION] = "adaption_", /* names no adapter */
 	[PROMPT] = PROMPTS,
 	"lora_",
 	"ia3_",
@@ -74,7 +74,7 @@ static const char *const kinds[] = {
 
 _Static_assert(COUNT(kinds) <= 64, "adapters.methods has a bit for each");
 
-/* Kinds that all layers share: PEFT saves those of the model, base_model.KIND. */
+/* Kinds that all layers share: PEFT saves the model's, base_model.KIND. */
 static const char *const shared[] = {
 	"frod_V.",     "frod_s_indices.",  "frod_s_size.",        "frod_U.", "pvera_A.", "pvera_B.",
 	"tinylora_v.", "unilora_theta_d.", "vblora_vector_bank.", "vera_A.", "vera_B.",
@@ -83,14 +83,14 @@ static const char *const shared[] = {
 /* Kinds whose adapter's name is the last component. */
 static const char *const by_category[] = { "frod_V.", "frod_s_indices.", "frod_s_size." };
 
-/* What PEFT saves of shira_weight has indices that are in no state dict. */
+/* PEFT saves indices of shira_weight, which are in no state dict. */
 #define SHIRA "shira_weight."
 
 /* A weight's name around that of its adapter. */
 struct parts {
-	const char *begin;                 /* of the name in the PeftModel */
+	const char *begin;                 /* where the name in the PeftModel begins */
 	const char *kind, *adapter, *rest; /* "lora_A.", "default", ".weight" */
-	unsigned method;                   /* index in `kinds`, or their number */
+	unsigned method;                   /* index in `kinds`, or their number if it is unknown */
 };
 
 static bool begins(const char *text, const char *with)
@@ -106,7 +106,7 @@ static bool is_one_of(const char *text, const char *const *v, size_t n)
 	return false;
 }
 
-/* Is the component that ends at `rest` this one? */
+/* Is this the component that ends at `rest`? */
 static bool is_component(const char *at, const char *rest, const char *text)
 {
 	return strlen(text) == (size_t)(rest - at) && begins(at, text);
@@ -122,8 +122,8 @@ static const char *find_component(const char *name, const char *what)
 	return at;
 }
 
-/* The weights of PEFT's prompt encoders, as which those of other modules of this name do not
- * count, and what PEFT saves them as.  NULL: it computes prompt_embeddings of them. */
+/* The weights of PEFT's prompt encoders, with the names under which PEFT saves them.  NULL: PEFT
+ * computes prompt_embeddings from them.  Other modules of these names do not count. */
 static const struct {
 	const char *rest, *key;
 } prompts[] = {
@@ -148,8 +148,8 @@ static size_t find_prompt(const char *rest)
 	return i;
 }
 
-/* Split at a component, if it is a kind.  A method that is not known has weights of
- * "default", which are trained. */
+/* Split at a component, if it is a kind.  The weights of an unknown method are the trained ones
+ * of "default". */
 static bool split_at(struct parts *x, const char *at, bool trained)
 {
 	const char *end = strchr(at, '.');
@@ -174,13 +174,12 @@ static bool split_at(struct parts *x, const char *at, bool trained)
 	if (x->method == COUNT(kinds))
 		return trained && is_component(x->adapter, x->rest, DEFAULT) &&
 		       memchr(at, '_', (size_t)(end - at));
-	/* A module of the model may have such a name. */
+	/* A module of the model may have such a name, too. */
 	return !is_component(x->adapter, x->rest, "weight") &&
 	       !is_component(x->adapter, x->rest, "bias");
 }
 
-/* Split a name.  False if it is outside of a PeftModel; `kind` is NULL if it is no
- * adapter's. */
+/* Split a name.  False if it is outside of a PeftModel; `kind` is NULL if it is no adapter's. */
 static bool split(struct parts *x, const char *name, bool trained)
 {
 	const char *prompt = find_component(name, PROMPTS);
@@ -233,7 +232,7 @@ void adapters_add(struct adapters *x, struct arena *a, const char *weight, bool 
 	if (!split(&p, weight, trained) || !p.kind)
 		return;
 	method = p.method < COUNT(kinds) ? UINT64_C(1) << p.method : 0;
-	/* A whole module is saved beside what a method adds. */
+	/* A whole module is saved only together with the weights of a method. */
 	if (!trained && !(x->methods & method))
 		return;
 	one = find(x, a, &p);
@@ -283,7 +282,7 @@ bool adapter_adapts(const char *weight, const char *other, bool *is_adapter)
 				  : strncmp(weight, other, (size_t)(p.kind - weight)) == 0;
 }
 
-/* Is it, of what is adapted, also in the adapter's file? */
+/* Does the adapter's file also have this weight of the adapted model? */
 static bool is_saved(const struct adapters *x, const struct adapter *one, const char *begin,
 		     bool trained)
 {
@@ -319,7 +318,7 @@ char *adapter_key(const struct adapters *x, const struct adapter *one, struct ar
 		return arena_strdup(a, p.begin);
 	if (p.method == MAGNITUDE)
 		p.rest = "";
-	/* Without one of the points beside what is left out. */
+	/* Leave out one of the two points around the omitted part. */
 	end = p.method == SAVED ? p.kind - 1 : p.adapter - 1;
 	key = arena_alloc(a, (size_t)(end - p.begin) + strlen(p.rest) + sizeof("." DEFAULT));
 	if (key)

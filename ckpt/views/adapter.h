@@ -16,10 +16,11 @@
 struct adapter {
 	const char *name; /* "default" unless the program chose another */
 	bool trained;     /* the optimizer has parameters of it */
-	/* A weight from which PEFT computes what it saves; NULL: it saves all as they are. */
+	/* A weight that PEFT only uses to compute what it saves; NULL: it saves all weights
+	 * unchanged. */
 	const char *computed;
 	bool of_tokens;     /* it trains single rows of embeddings, */
-	bool of_embeddings; /* or adapts whole ones: PEFT saves what they were, too */
+	bool of_embeddings; /* or adapts whole ones, so that PEFT saves the original ones, too */
 };
 
 /* Limit of adapters; the rest is left out. */
@@ -29,29 +30,28 @@ struct adapter {
 struct adapters {
 	struct adapter v[ADAPTERS_MAX]; /* in the order of their first weights */
 	size_t n;
-	uint64_t methods; /* of the trained ones */
+	uint64_t methods; /* methods of the trained adapters */
 	bool failed;      /* memory is short */
 };
 
 /*
- * Add the adapter that a weight belongs to, if it does.  The names stay in the arena.  Call
- * it for all weights that are trained before the others: frozen ones are of an adapter only
- * if they are of the same method.
+ * Add the adapter that a weight belongs to, if any.  The names stay in the arena.  Call it for all
+ * weights that are trained before the others: a frozen weight belongs to an adapter only if that
+ * has a trained weight of the same method.
  */
 void adapters_add(struct adapters *x, struct arena *a, const char *weight, bool trained);
 
 /*
- * Return the adapter that PEFT's loaders expect at the top: "default"; if there is none the
- * one that is trained, or the first of them by name.  NULL if no adapter is trained.
+ * Return the adapter that PEFT's loaders expect at the top: "default"; or without it the trained
+ * adapter that comes first by name.  NULL if no adapter is trained.
  */
 const struct adapter *adapters_top(const struct adapters *x);
 
-/* Can the adapter have a directory?  Not if its name is none, and the one called "default"
- * has no need of it. */
+/* Can the adapter have a directory?  Not if its name is no directory's; "default" needs none. */
 bool adapter_has_dir(const struct adapter *one);
 
-/* Is `other`, which is not trained, of the module that a trained adapter's weight adapts?
- * `is_adapter` tells whether `weight` is an adapter's. */
+/* Does `other`, which is not trained, belong to the module that a trained adapter's weight
+ * adapts?  `is_adapter`: `weight` is an adapter's. */
 bool adapter_adapts(const char *weight, const char *other, bool *is_adapter);
 
 /*

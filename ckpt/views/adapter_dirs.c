@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * PEFT saves the adapter called "default" in a directory, and each other one in a
- * directory of its name in there (peft 0.21, PeftModel.save_pretrained).  The top always
- * has one here, so that from_pretrained loads it.
+ * PEFT saves the adapter called "default" in a directory, and every other adapter in a subdirectory
+ * of its name (peft 0.21, PeftModel.save_pretrained).  The top always has one here, so that
+ * from_pretrained loads it.
  */
 #include "ckpt/views/adapter_dirs.h"
 
@@ -23,7 +23,7 @@ static void find_adapters(struct adapter_dirs *d, const struct checkpoint *c)
 		d->top = NULL;
 }
 
-/* Name the weights in one file; `saved` notes those that are in any. */
+/* Name the weights in one file; mark them in `saved`. */
 static void name_weights(struct adapter_dirs *d, const struct checkpoint *c,
 			 const struct adapter *one, const char **names, bool *saved)
 {
@@ -69,7 +69,7 @@ int adapter_dirs_find(struct adapter_dirs *d, const struct checkpoint *c, struct
 	d->v = arena_alloc(&d->arena, (d->all.n + 1) * sizeof(*d->v));
 	if (!saved || !d->names || !d->v)
 		return errmsg_nomem(err, NULL);
-	/* The names of the top come last, and stay. */
+	/* The names at the top are set last, and stay. */
 	for (size_t i = 0; i < d->all.n; i++)
 		if (adapter_has_dir(&d->all.v[i]))
 			add_dir(d, c, &d->all.v[i], d->names, saved);

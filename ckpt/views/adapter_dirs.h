@@ -10,14 +10,14 @@ struct errmsg_sink;
 /* A directory with one adapter, as save_pretrained of PEFT writes it beside "default". */
 struct adapter_dir {
 	const struct adapter *one;
-	size_t n;           /* weights in its file: */
+	size_t n;           /* number of weights in its file: */
 	size_t *weights;    /* their indices, */
-	const char **names; /* and names there */
+	const char **names; /* and their names there */
 	struct sidecars own;
-	const struct sidecars *sidecars; /* that have its configuration, if it was found */
+	const struct sidecars *sidecars; /* with its configuration, if that was found */
 };
 
-/* Which files the adapters of a tag's weights have.  Immutable; zero is none. */
+/* The files for the adapters of a tag's weights.  Immutable; zero is none. */
 struct adapter_dirs {
 	struct arena arena;
 	struct adapters all;
@@ -29,16 +29,16 @@ struct adapter_dirs {
 	const char *left_out; /* a trained weight that is in no file; or NULL */
 };
 
-/* Find them; the weights must outlive them.  Returns -ENOMEM.  Call adapter_dirs_done in
- * any case. */
+/* Find the directories; the weights must outlive them.  Returns -ENOMEM.  Call adapter_dirs_done
+ * in any case. */
 int adapter_dirs_find(struct adapter_dirs *d, const struct checkpoint *c, struct errmsg *err);
 
-/* Find the configurations of the directories, whose names have no point, as those of all
- * files at the top have.  `top` has what was found for the top.  Returns -ENOMEM. */
+/* Find the configurations of the directories, whose names must have no point, unlike those of
+ * all files at the top.  `top`: the sidecars of the top.  Returns -ENOMEM. */
 int adapter_dirs_configure(struct adapter_dirs *d, const struct checkpoint *tag, const char *more,
 			   const struct sidecars *top, struct errmsg *err);
 
-/* Warn of what the files do not have. */
+/* Warn of weights that are in no file. */
 void adapter_dirs_warn(const struct adapter_dirs *d, const struct errmsg_sink *to);
 
 void adapter_dirs_done(struct adapter_dirs *d);

@@ -11,10 +11,10 @@
  *     storage_data	    {MetadataIndex(key, offsets):
  *			     _StorageInfo(relative_path, offset, length)}
  *
- * A large model has a million chunks, each with objects of its own, so the pickle is
- * written directly, without a tree of values.  torch pickles the attributes of these
- * objects; calls of their classes are half as long, take half the time to read, and set
- * what a version of torch has added to a class.
+ * A large model has a million chunks, each with objects of its own, so the pickle is written
+ * directly, without a tree of values.  torch pickles the attributes of these objects; calls of
+ * their classes are half as long, take half the time to read, and also set attributes that newer
+ * versions of torch have added.
  */
 #include "ckpt/views/dcpview_metadata.h"
 
@@ -37,12 +37,12 @@
 #define EMPTY_LIST "]"
 #define EMPTY_TUPLE ")"
 #define MARK "("
-#define TUPLE "t" /* from the last mark */
+#define TUPLE "t" /* of the values since the last mark */
 #define TUPLE1 "\x85"
 #define TUPLE2 "\x86"
 #define REDUCE "R"
 #define SETITEM "s"
-#define APPENDS "e" /* from the last mark */
+#define APPENDS "e" /* of the values since the last mark */
 #define POP "0"
 #define MEMOIZE "\x94" /* the top of the stack, under the next number */
 #define BINGET "h"
@@ -98,7 +98,7 @@ uint64_t dcpview_cut_end(const struct dcpview_cut *c, uint64_t row)
 
 struct writer {
 	struct bytebuf *out;
-	unsigned ranks;      /* that tensors are cut for */
+	unsigned ranks;      /* number of ranks that tensors are cut for */
 	uint32_t memo;       /* the next memo number */
 	struct bytebuf blob; /* scratch */
 };

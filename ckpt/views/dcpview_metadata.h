@@ -12,12 +12,12 @@ struct bytebuf;
 struct errmsg;
 
 /*
- * How a tensor is cut into chunks of rows: as if `ranks` ranks had saved it.  FSDP2 gives
- * each ceil(rows / ranks) rows, and a loader reads whole chunks, so no chunk crosses a
- * multiple of that: as many ranks, or a divisor of them, read just their own.  Python reads
- * 4 KiB at a time, so a chunk has at least DCPVIEW_CHUNK_MIN bytes, which with a header are
- * not more; it has at most DCPVIEW_CHUNK_MAX unless one row has more, so that more ranks
- * read little that is not theirs.
+ * How a tensor is cut into chunks of rows: as if `ranks` ranks had saved it.  FSDP2 gives each
+ * ceil(rows / ranks) rows, and a loader reads whole chunks, so no chunk crosses a multiple of that:
+ * `ranks` ranks, or a divisor of that number, read just their own rows.  A chunk has at least
+ * DCPVIEW_CHUNK_MIN bytes, since Python reads 4 KiB at a time, which such a chunk fills with its
+ * header.  It has at most DCPVIEW_CHUNK_MAX bytes unless one row has more, so that more ranks read
+ * few bytes of others.
  */
 #define DCPVIEW_CHUNK_MIN (UINT64_C(3) << 10)
 #define DCPVIEW_CHUNK_MAX (UINT64_C(4) << 20)
@@ -29,7 +29,7 @@ struct dcpview_cut {
 	uint64_t row; /* elements per row */
 };
 
-/* `ranks`: that chunks are cut for. */
+/* Cut a tensor for `ranks` ranks. */
 struct dcpview_cut dcpview_cut(enum dtype dtype, const uint64_t *shape, unsigned ndim,
 			       unsigned ranks);
 

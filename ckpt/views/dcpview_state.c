@@ -72,7 +72,7 @@ static void add_entry(const struct maker *m, struct dcpview_dir *d, struct dcpvi
 		d->v[d->n++] = e;
 }
 
-/* Add the file of the last entry, a tensor, or of objects. */
+/* Add the file of the last entry, a tensor, or the file of objects. */
 static void add_file(const struct maker *m, struct dcpview_dir *d, const char *name, size_t weight,
 		     const struct param_state *state)
 {
@@ -81,8 +81,8 @@ static void add_file(const struct maker *m, struct dcpview_dir *d, const char *n
 		d->files[d->nfiles++] = (struct dcpview_file){ name, weight, state, d->n - 1 };
 }
 
-/* Name the file of a weight, or of its state: after the weight, or after its number if no
- * file can have that name.  NULL when memory runs out. */
+/* Name the file of a weight or of its state after the weight, or after its number if no file can
+ * have that name.  NULL when memory runs out. */
 static const char *file_name(const struct maker *m, const char *prefix, size_t i, const char *state)
 {
 	const char *tail = state ?: "", *dot = state ? "." : "";
@@ -120,7 +120,7 @@ static void add_weight(const struct maker *m, size_t i)
 	}
 }
 
-/* Make an entry for NAME of a parameter or of a group, without what is saved. */
+/* Make an entry for NAME of a parameter or of a group; the caller fills in the rest. */
 static struct dcpview_entry optim_entry(const struct maker *m, const char *kind, const char *param,
 					size_t group, const char *name)
 {
@@ -262,7 +262,7 @@ static struct value *make_settings(struct arena *a, const struct value *group, s
 	return out;
 }
 
-/* Append an object, and note in `e` where it is.  -ENOTSUP if it has a tensor. */
+/* Append an object, and set its place in `e`.  -ENOTSUP if it has a tensor. */
 static int save_object(const struct maker *m, const struct value *v, const char *name,
 		       struct dcpview_entry *e)
 {
@@ -273,7 +273,7 @@ static int save_object(const struct maker *m, const struct value *v, const char 
 	e->offset = objects->len;
 	rc = legacy_add_object(objects, v, &why);
 	if (rc)
-		objects->len = e->offset; /* without what was added of it */
+		objects->len = e->offset; /* drop the part that was appended */
 	e->len = objects->len - e->offset;
 	return rc ? errmsg_set(m->err, rc, "%s: param_groups: %s: %s",
 			       checkpoint_path(m->c, OBJECT_OPTIMIZER, 0, 0), name, why.text)
@@ -293,8 +293,7 @@ static int save_setting(const struct maker *m, struct arena *a, const struct ptf
 	return rc == -ENOTSUP ? 1 : rc;
 }
 
-/* Add a setting of a group, or of a parameter in a flattened state dict, which is where
- * `at` is. */
+/* Add a setting of a group, or in a flattened state dict of a parameter; `at` is its path. */
 static void add_setting(const struct maker *m, const char *param, size_t group, const char *name,
 			const struct dcpview_entry *at)
 {
@@ -358,10 +357,10 @@ static int add_groups(const struct maker *m, struct arena *a, const struct value
 	return rc;
 }
 
-/* What torchtitan saves of its trainer and its schedule. */
+/* Values that torchtitan saves of its trainer and its schedule. */
 static const struct {
 	const char *dict, *name;
-	bool step; /* the number of steps; otherwise 0 */
+	bool step; /* the value is the number of steps; else 0 */
 } titan_numbers[] = {
 	{ "train_state", "step", true },
 	{ "train_state", "ntokens_seen", false }, /* is only reported */
@@ -405,8 +404,8 @@ static int add_optimizer(struct maker *m)
 	return rc;
 }
 
-/* Sort the files of a directory, whose names must differ: a parameter may have the name that
- * another's file is numbered by. */
+/* Sort the files of a directory and check that their names differ: a parameter's name may equal
+ * the numbered name of another's file. */
 static int finish(struct dcpview_dir *d, struct errmsg *err)
 {
 	if (d->nfiles)

@@ -19,7 +19,7 @@ struct dcpview_file {
 	const char *name;  /* first: array_by_text */
 	size_t weight;     /* number of the row, or DCPVIEW_OBJECTS */
 	const struct param_state *state; /* NULL: the weight itself */
-	size_t entry;      /* of the tensor */
+	size_t entry;      /* number of the tensor's entry */
 };
 
 #define DCPVIEW_OBJECTS SIZE_MAX
@@ -38,8 +38,8 @@ struct dcpview_state {
 	struct arena arena;
 	struct dcpview_dir dirs[2];
 	unsigned ndirs;
-	bool apart; /* model and optimizer have directories of their own */
-	struct errmsg left_out; /* why a setting of the optimizer is; or empty */
+	bool apart; /* model and optimizer have separate directories */
+	struct errmsg left_out; /* why a setting of the optimizer is left out; or empty */
 };
 
 /*

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opens plans of all kinds.  plan_impl.h says what a kind provides; plan_tree.c has
- * the tree. */
+/* Opens plans of all kinds.  See plan_impl.h for what a kind provides, and plan_tree.c for the
+ * tree. */
 #include "ckpt/views/plan.h"
 
 #include <assert.h>
@@ -16,7 +16,8 @@
 #include "ckpt/table/merge_rules.h"
 #include "ckpt/views/plan_impl.h"
 
-/* Open a plan of a checkpoint, which it takes over if `owned`, and closes on failure. */
+/* Open a plan of a checkpoint.  If `owned`, the plan takes the checkpoint over, and closes it on
+ * failure. */
 static int open_view(struct checkpoint *c, bool owned, const struct plan_options *options,
 		     struct plan **out, struct errmsg *err)
 {
@@ -100,8 +101,8 @@ int plan_check(struct plan *p, struct errmsg *err)
 	return p->view->check ? p->view->check(p, err) : 0;
 }
 
-/* A pattern without a match means that the merge rules are wrong.  None applies when each
- * model-parallel rank is re-cut for itself. */
+/* A pattern without a match means that the merge rules are wrong.  No rules apply to a re-cut,
+ * which treats each model-parallel rank separately. */
 static int check_patterns(const struct plan *p, struct errmsg *err)
 {
 	size_t pos = 0, n = 0;
@@ -144,10 +145,11 @@ void plan_warm(struct plan *p)
 
 void plan_warn(struct plan *p, const struct errmsg_sink *to)
 {
-	/* The plan that owns the checkpoint says it once for all its views. */
+	/* Only the plan that owns the checkpoint warns of it, for all its views. */
 	if (p->c->left && p->owns)
 		errmsg_put(to, "%s", p->c->left);
-	/* What a universal tree says of a foreign source, and others where it is not shown. */
+	/* The universal tree's warnings about a foreign source; other views show them only where
+	 * that tree is not shown. */
 	if (p->owns && p->view != &plan_universal)
 		errmsg_list_put(&p->c->notes, to);
 	plan_lack(p, to);

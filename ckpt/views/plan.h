@@ -71,8 +71,8 @@ struct plan_options {
 	/* PLAN_HF: type of floating-point weights, DTYPE_F16 or DTYPE_BF16;
 	 * every other value means float32. */
 	enum dtype dtype;
-	/* PLAN_HF: a directory with the model's configuration, for what the tag and its
-	 * run do not have; NULL: none.  It must outlive the plan. */
+	/* PLAN_HF: a directory with the model's configuration files that the tag and its run
+	 * lack; NULL: none.  It must outlive the plan. */
 	const char *hf_config;
 	/* PLAN_HF and PLAN_FP32: largest file in bytes; 0 means
 	 * WEIGHTS_SPLIT_SIZE. */
@@ -102,9 +102,9 @@ int plan_open_listed(struct uckpt *u, const char *path, enum dir_kind kind,
 		     struct plan **out, struct errmsg *err);
 
 /*
- * Plan another tree of a plan's checkpoint, which must outlive the new plan; or with the plan's
- * options, but for the type.  Plans that share a checkpoint must be made one at a time, since
- * each fills in what the others read.
+ * Plan another tree of a plan's checkpoint, which must outlive the new plan; plan_open_derived
+ * keeps the plan's options except the type.  Plans that share a checkpoint must be made one at a
+ * time, since each fills in what the others read.
  */
 int plan_open_other(struct plan *p, const struct plan_options *options, struct plan **out,
 		    struct errmsg *err);
@@ -112,15 +112,15 @@ int plan_open_derived(struct plan *p, const struct view_type *type, struct plan 
 		      struct errmsg *err);
 
 /*
- * Check that the files define the whole tree.  Reads the first optimizer shard
- * of each model-parallel rank and keeps what it learns.  Damage in other shards
- * shows when they are first read.  Errors as plan_open.
+ * Check that the files define the whole tree.  Reads the first optimizer shard of each
+ * model-parallel rank and keeps its map.  Damage in other shards shows when they are first read.
+ * Errors as plan_open.
  */
 int plan_check(struct plan *p, struct errmsg *err);
 
-/* All that is asked before a tree is written: plan_check, that no row is refused that a mount
- * refuses alone, and, unless `lenient`, that every pattern of merge rules matches a parameter
- * where rules merge; -ENOTSUP if not. */
+/* All checks before a tree is written: plan_check, that no row is refused, and, unless
+ * `lenient`, that every pattern of merge rules matches a parameter where rules merge; -ENOTSUP
+ * if not. */
 int plan_prove(struct plan *p, bool lenient, struct errmsg *err);
 
 /* Check also that all files of the tag belong together, by reading every shard's
@@ -128,28 +128,26 @@ int plan_prove(struct plan *p, bool lenient, struct errmsg *err);
 int plan_check_files(struct plan *p, struct errmsg *err);
 
 /*
- * Do early what the first readers of a tree would wait for if its files are far away:
- * load shards' maps and open shards, up to PLAN_WARM_SHARDS.  Does nothing for a tree
- * that is near.  Readers meet the errors.
+ * Prefetch what the first readers of a far tree need: load shards' maps and open shards, up to
+ * PLAN_WARM_SHARDS.  Does nothing for a near tree.  Ignores errors, which readers get later.
  */
 #define PLAN_WARM_SHARDS 64
 void plan_warm(struct plan *p);
 
-/* Warn of what is unusual about a tree that can be served, without the tag's path;
- * plan_lack is part of it. */
+/* Warn of unusual facts about a tree that can be served, without the tag's path; includes
+ * plan_lack. */
 void plan_warn(struct plan *p, const struct errmsg_sink *to);
 
-/* Name what of the checkpoint a view that can be served does not have. */
+/* Name the parts of the checkpoint that a view lacks. */
 void plan_lack(struct plan *p, const struct errmsg_sink *to);
 
 struct plan_stat {
 	bool is_dir;
-	bool scattered; /* read by many small reads in no order */
+	bool scattered; /* many small reads in no order */
 	unsigned nlink;
-	/* A file can be read by those who may read everything it is made of.  A
-	 * directory has the tag directory's permissions, without read
-	 * permission for those who may not read the files that its entries'
-	 * names come from. */
+	/* A file is readable by users that may read all files it is made from.  A directory has
+	 * the tag directory's permissions, without read permission for users that may not read
+	 * the files that its entries' names come from. */
 	uid_t uid;
 	gid_t gid;
 	unsigned mode;
@@ -180,8 +178,8 @@ uint64_t plan_parent(const struct plan *p, uint64_t dir);
 
 int plan_stat(struct plan *p, uint64_t node, struct plan_stat *out, struct errmsg *err);
 
-/* As plan_stat of the root of the PLAN_RECUT that plan_open_derived would make of a
- * universal plan, without making it.  Of what it refuses, some is refused. */
+/* As plan_stat of the root of the PLAN_RECUT that plan_open_derived would make of a universal
+ * plan, without making it.  Refuses some, but not all, of what that refuses. */
 int plan_stat_recut(const struct plan *universal, const struct view_type *type,
 		    struct plan_stat *out, struct errmsg *err);
 
@@ -192,7 +190,7 @@ int plan_file_open(struct plan *p, uint64_t node, struct vfile **out, struct err
 /* The checkpoint that the plan was made from, and belongs to. */
 struct checkpoint *plan_checkpoint(struct plan *p);
 
-/* Call `step` for each file and directory below the root, a directory before what is in it.
+/* Call `step` for each file and directory below the root, a directory before its entries.
  * Returns the first result that is not 0. */
 typedef int plan_walk_fn(void *ctx, const char *path, uint64_t node, const struct plan_stat *st,
 			 struct errmsg *err);
@@ -202,9 +200,9 @@ int plan_walk(struct plan *p, plan_walk_fn *step, void *ctx, struct errmsg *err)
 int plan_totals(struct plan *p, uint64_t *files, uint64_t *bytes, struct errmsg *err);
 
 /*
- * Hash what the contents of files are computed from: options, merge rules, and paths, inodes,
- * sizes and times of the plan's shards.  Of files whose vfile_shards are not these,
- * such as the configuration of a tokenizer, it covers the names only.  -ENOMEM.
+ * Hash the inputs of all files: options, merge rules, and paths, inodes, sizes and times of the
+ * plan's shards.  For files made from other shards, such as the configuration of a tokenizer, it
+ * covers the names only.  -ENOMEM.
  */
 int plan_identity(struct plan *p, uint64_t *out, struct errmsg *err);
 

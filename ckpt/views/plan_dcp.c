@@ -21,8 +21,8 @@
 #include "ckpt/views/dcpview_state.h"
 #include "ckpt/views/plan_impl.h"
 
-/* Unless the view's name or an option says for how many ranks tensors are cut: one, two and
- * four read their share exactly, too. */
+/* Number of ranks that tensors are cut for, unless the view's name or an option says otherwise:
+ * one, two and four ranks also read exactly their share then. */
 #define RANKS 8
 
 struct plan_dcp {
@@ -53,7 +53,7 @@ static struct value *lay_out_metadata(const struct plan_item *e, struct file_lay
 	return NULL;
 }
 
-/* Return the file of an entry, or NULL: the directory has fewer files than the other. */
+/* Return the file of an entry, or NULL if the directory has fewer files than the other one. */
 static const struct dcpview_file *file_of(const struct plan_item *e)
 {
 	const struct dcpview_dir *d = &dcpview_of(e->p)->state.dirs[e->dir];
@@ -82,7 +82,7 @@ static void describe_file(const struct plan_item *e, struct plan_facts *out)
 {
 	const struct dcpview_file *f = file_of(e);
 
-	/* torch reads each chunk's header by itself. */
+	/* torch reads each chunk's header separately. */
 	out->scattered = true;
 	if (f && f->weight == DCPVIEW_OBJECTS)
 		out->readable_by = &e->p->c->readable_by;
@@ -165,7 +165,7 @@ static void dcpview_close(struct plan *p)
 	dcpview_state_done(&dcpview_of(p)->state);
 }
 
-/* Do DeepSpeed or foreign sources add this entry to the model states? */
+/* Is this an entry that DeepSpeed or a foreign source adds to the model states? */
 static bool is_internal(const struct value *key)
 {
 	static const char *const keys[] = {
@@ -196,7 +196,7 @@ static bool is_internal(const struct value *key)
 	return false;
 }
 
-/* Lightning requires meta.pt, which holds the values that it gave DeepSpeed to save. */
+/* Lightning requires meta.pt, which has the values that it passed to DeepSpeed for saving. */
 static struct value *lay_out_meta(const struct plan_item *e, struct file_layout *d)
 {
 	struct checkpoint *c = e->p->c;

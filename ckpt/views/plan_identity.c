@@ -44,15 +44,16 @@ int plan_identity(struct plan *p, uint64_t *out, struct errmsg *err)
 	for (size_t i = 0; i < shards_count(p->c->shards); i++) {
 		const char *path = shards_path(p->c->shards, (uint32_t)i);
 		const struct fileid *id = shards_id(p->c->shards, (uint32_t)i);
-		/* The ctime tells of a file that was written to and whose mtime was put
-		 * back.  That of a new link begins a conversion anew, which is safe. */
+		/* The ctime shows that a file was written to although its mtime was set back.  A
+		 * new link changes it, too, and restarts a conversion, which is safe. */
 		const uint64_t v[] = { id->ino, id->size, (uint64_t)id->mtime_ns,
 				       (uint64_t)id->ctime_ns };
 
 		hash = hash_bytes(hash, path, strlen(path) + 1);
 		hash = hash_bytes(hash, v, sizeof(v));
 	}
-	/* Which files are copied from beside the tag, or from the model that hf_config names. */
+	/* The names of files that are copied from the tag's neighbours, or from the model that
+	 * hf_config names. */
 	while (!rc && (rc = plan_next(p, PLAN_ROOT, &pos, &e, err)) == 1) {
 		hash = hash_bytes(hash, e.name, strlen(e.name) + 1);
 		rc = 0;

@@ -12,12 +12,12 @@ struct plan_record;
 struct tag_file;
 struct value;
 
-/* What a view knows of an entry without laying out a file.  Preset for a file that is
- * computed from shards; directories have the times and readers of the plan. */
+/* Attributes that a view knows without laying out a file.  Preset for a file that is computed
+ * from shards; directories have the times and readers of the plan. */
 struct plan_facts {
 	int64_t mtime_s;
-	/* Who may read it; NULL: who may read all shards that it is computed from, and
-	 * all model states, which describe them. */
+	/* Users that may read the file; NULL: those that may read all shards that it is computed
+	 * from, and all model states, which describe them. */
 	const struct permissions *readable_by;
 	bool scattered; /* plan_stat */
 	/* The file is a copy of this shard, unless it is NULL. */
@@ -44,9 +44,8 @@ struct plan_group {
 	unsigned dir;
 	bool is_dir;
 	size_t n;
-	/* Directories with these paths, so that some lie in others of the group; or the names
-	 * of the n entries, or files that have them; or a function that returns 1 with the name,
-	 * or 0 if there is no such entry. */
+	/* Directories with these paths, which may lie in each other; or the names of the n
+	 * entries; or a function that returns 1 with the name, or 0 if there is no such entry. */
 	const struct plan_paths *paths;
 	const char *const *names;
 	/* Copies of these n files, unless `lay_out` makes them anew: some of the checkpoint's, or
@@ -77,8 +76,8 @@ struct plan {
 	const struct plan_view *view;
 	struct plan_options options;
 	struct checkpoint *c;
-	bool owns; /* the checkpoint; another plan does */
-	struct permissions names;  /* users that may read what entries' names come from */
+	bool owns; /* the plan owns the checkpoint; otherwise another plan does */
+	struct permissions names;  /* users that may read the files that entries' names come from */
 	/* The tree: */
 	struct plan_group groups[PLAN_GROUPS_MAX];
 	unsigned ngroups; /* the context's lock protects their records of files */
@@ -87,7 +86,7 @@ struct plan {
 /* Set the groups of a tree, from PLAN_GROUP_FIRST on. */
 void plan_set_groups(struct plan *p, const struct plan_group *groups, size_t n);
 
-/* Free what the tree has recorded of files. */
+/* Free the tree's records of files. */
 void plan_forget_files(struct plan *p);
 
 /* Write a name and a suffix.  Returns 1, or -ENAMETOOLONG, without a message. */
@@ -115,7 +114,7 @@ struct value *plan_param_groups(const struct checkpoint *c, const struct value *
 /* Make the object of zero/optimizer_state.pt, from that of the first rank. */
 struct value *plan_lay_out_optimizer(const struct plan_item *e, struct file_layout *d);
 
-/* Check that all parameters, and the states that they have, can be computed. */
+/* Check that all parameters and their states can be computed. */
 int plan_check_params(struct plan *p, struct errmsg *err);
 
 /* plan_warn for a universal tree. */

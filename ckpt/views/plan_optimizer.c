@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Lays out zero/optimizer_state.pt: what the optimizer of rank 0 keeps besides
- * its states, as DeepSpeed 0.19.8 writes it (ds_to_universal.py
- * _save_optimizer_state, _save_optimizer_state_stage3; zero_checkpoint.py
- * _clear_group_paddings, _update_partition_count).
+ * Lays out zero/optimizer_state.pt: the data that the optimizer of rank 0 keeps besides its states,
+ * as DeepSpeed 0.19.8 writes it (ds_to_universal.py _save_optimizer_state,
+ * _save_optimizer_state_stage3; zero_checkpoint.py _clear_group_paddings, _update_partition_count).
  *
  *   stages 1, 2	the shard's dict without the sharded states; paddings
  *			cleared; partition counts set; param_groups at the end
@@ -59,7 +58,7 @@ static struct value *replaced(struct arena *a, const struct value *key, struct v
 	return v;
 }
 
-/* What torch's optimizer has. */
+/* The object of torch's optimizer. */
 static const struct value *base_of(const struct checkpoint *c, const struct value *dict)
 {
 	return value_find(dict,
@@ -75,7 +74,7 @@ static struct value *find_step(const struct value *base)
 	return value_find(first, "step");
 }
 
-/* What stage 3's loader reads (stage3.py,
+/* The fields that stage 3's loader reads (stage3.py,
  * load_hp_checkpoint_state_from_checkpoint_dir_stage3); there may be no step. */
 static struct value *stage3_state(struct arena *a, struct value *step, struct value *groups)
 {
@@ -101,10 +100,10 @@ static struct value *common_lr(const struct value_seq *groups)
 }
 
 /*
- * The groups of stage 3, followed by others that have only their learning rate,
- * which a schedule has changed since the program set it.  A program may make fewer
- * groups in stage 3 than in the others: Megatron-DeepSpeed tells weights from
- * biases by their dimensions, and under zero.Init all of them have one.
+ * The groups of stage 3, followed by further ones that have only a learning rate, which a schedule
+ * has changed since the program set it.  A program may make fewer groups in stage 3 than in the
+ * others: Megatron-DeepSpeed distinguishes weights from biases by their dimensions, and under
+ * zero.Init all of them have one.
  */
 static struct value *add_groups(struct arena *a, const struct value *groups)
 {
@@ -129,8 +128,8 @@ struct value *plan_param_groups(const struct checkpoint *c, const struct value *
 	return value_find(base_of(c, optimizer), KEY_PARAM_GROUPS);
 }
 
-/* An elastic checkpoint records no param_groups.  The loader walks saved and own groups
- * together: empty ones make it load every group. */
+/* An elastic checkpoint records no param_groups.  The loader pairs saved groups with its own:
+ * empty ones make it load every group. */
 static struct value *empty_groups(struct arena *a, size_t n)
 {
 	struct value *list = value_new(a, VALUE_LIST);
@@ -177,7 +176,7 @@ struct value *plan_lay_out_optimizer(const struct plan_item *e, struct file_layo
 
 	if (!root)
 		return NULL;
-	/* It is read a second time, and may have been written to in place. */
+	/* The file is read a second time, and may have been written to in place. */
 	if (!value_pairs(dict)) {
 		layout_note(d, errmsg_set(d->err, -EIO, "%s: has changed", d->old.src.name));
 		return NULL;

@@ -22,7 +22,7 @@ static const char *name_of(const struct plan_paths *x, size_t i)
 	return *(const char *const *)((const char *)x->v + i * x->size);
 }
 
-/* Note the names that are no paths.  True if one has a slash. */
+/* Note names that are no paths.  True if a name has a slash. */
 static bool look_at_names(struct plan_paths *x, const char *file)
 {
 	const char *first = NULL;
@@ -51,8 +51,8 @@ static int by_path(const void *a, const void *b)
 	return strcmp(x->path, y->path) ?: ORDER(x->number, y->number);
 }
 
-/* List the directories of parameters, and those that these lie in; of a path the parameter
- * comes first. */
+/* List the directories of parameters and their parents; of equal paths the parameter comes
+ * first. */
 static bool list_dirs(struct plan_paths *x, struct plan_path **v, size_t *n)
 {
 	size_t cap = 0;
@@ -95,7 +95,7 @@ static const struct plan_path *find_path(const struct plan_path *sorted, size_t 
 	return NULL;
 }
 
-/* Number the directories, and find what each lies in. */
+/* Number the directories, and find the parent of each. */
 static int nest(struct plan_paths *x)
 {
 	struct plan_path *v = NULL;
@@ -133,7 +133,7 @@ int plan_paths_init(struct plan_paths *x, const void *v, size_t n, size_t size, 
 	if (look_at_names(x, file) && !*x->refused.text && nest(x))
 		return errmsg_nomem(err, file);
 	if (*x->refused.text)
-		x->ndirs = 1; /* whose name is the error */
+		x->ndirs = 1; /* whose name caused the error */
 	return 0;
 }
 

@@ -12,23 +12,23 @@
 
 /*
  * Directories whose paths are the names of parameters: `a/b` lies in `a`, which may be a
- * parameter's, too.  They are numbered: those of parameters as these are, then those that
- * only have others in them.  Valid when zero-initialised: there are none.
+ * parameter's, too.  Directories of parameters have the parameters' numbers; directories without a
+ * parameter follow.  Valid when zero-initialised: there are none.
  */
 struct plan_paths {
-	const void *v; /* parameters: each begins with its name, by which they are sorted */
+	const void *v; /* parameters, sorted by name; each begins with its name */
 	size_t n, size;
 	size_t ndirs;
 	struct plan_path *dirs;         /* NULL: no name has a slash */
 	const struct plan_path *sorted; /* the same, by path */
-	struct errmsg refused; /* why there can be no such directories; or empty */
+	struct errmsg refused; /* why these directories cannot exist; or empty */
 	struct arena arena;
 };
 
-#define PLAN_PATH_TOP ((size_t)-1) /* the directory that all are in */
+#define PLAN_PATH_TOP ((size_t)-1) /* the parent of all paths */
 
-/* `v` must outlive `x`.  Names that can be no paths are noted as `refused`, in a message that
- * begins with `file`.  -ENOMEM.  Call plan_paths_done in any case. */
+/* `v` must outlive `x`.  Names that cannot be paths set `refused`, in a message that begins with
+ * `file`.  -ENOMEM.  Call plan_paths_done in any case. */
 int plan_paths_init(struct plan_paths *x, const void *v, size_t n, size_t size,
 		    const char *file, struct errmsg *err);
 void plan_paths_done(struct plan_paths *x);

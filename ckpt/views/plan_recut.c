@@ -16,7 +16,7 @@
 struct plan_recut {
 	struct plan plan;
 	struct recut s;
-	bool copied; /* all files are those of the checkpoint */
+	bool copied; /* all files are copies of the checkpoint's */
 };
 
 enum { ROOT, OPTIM, MODEL };
@@ -37,7 +37,7 @@ static int name_made(const struct plan_item *e, char out[NAME_MAX + 1])
 	return 1;
 }
 
-/* Find a file by the ranks in its name: a directory may hold thousands. */
+/* Find a file by the ranks in its name, since a directory may hold thousands. */
 static int64_t find_made(const struct plan_item *dir, unsigned group, const char *name)
 {
 	struct plan *p = dir->p;
@@ -74,8 +74,8 @@ static struct value *lay_out_expert(const struct plan_item *e, struct file_layou
 	return recut_lay_out_expert(&recut_of(e->p)->s, &e->p->c->experts[e->i], d);
 }
 
-/* Are the view's ranks those that saved the checkpoint?  Its files serve them as they are then,
- * whatever is in them, unless some of their tensors are in further files (NVMe). */
+/* Are the view's ranks those that saved the checkpoint?  Then its files are served unchanged,
+ * whatever they contain, unless some of their tensors are in separate files (NVMe). */
 static bool is_own_cut(const struct checkpoint *c, const struct view_type *t)
 {
 	const size_t mp = c->tp * c->pp, models = mp * (c->facts.zero3 ? c->dp : 1);
@@ -97,7 +97,7 @@ int plan_stat_recut(const struct plan *universal, const struct view_type *type,
 	return rc;
 }
 
-/* Try one file of each kind and model-parallel rank. */
+/* Lay out one file of each kind and model-parallel rank. */
 static int recut_check(struct plan *p, struct errmsg *err)
 {
 	const unsigned mp = p->c->tp * p->c->pp;

@@ -135,7 +135,7 @@ static bool may_have(const struct plan_item *dir, unsigned k)
 	return g->dir == dir->group || (k == dir->group && g->paths && g->paths->dirs);
 }
 
-/* Is an entry of a group whose entries may lie in each other in this directory? */
+/* Is this the directory of an entry, in a group whose entries may lie in each other? */
 static bool is_in(const struct plan_item *e, const struct plan_item *dir)
 {
 	const struct plan_paths *paths = group_of(e)->paths;
@@ -225,8 +225,7 @@ int plan_lookup(struct plan *p, uint64_t dir, const char *name, uint64_t *node, 
 	return rc;
 }
 
-/* Return the record of a file, or NULL if memory is short.  Called with the lock
- * held. */
+/* Return the record of a file, or NULL if memory is short.  The caller holds the lock. */
 static struct plan_record *get_record(const struct plan_item *e)
 {
 	struct plan_group *g = group_of(e);
@@ -236,8 +235,7 @@ static struct plan_record *get_record(const struct plan_item *e)
 		g->records = calloc(g->n, sizeof(*g->records));
 	if (!g->records)
 		return NULL;
-	/* The k-th files of all directories go together: no directory may have a
-	 * k-th file. */
+	/* Records exist for the k-th files of all directories, or for none. */
 	all = &g->records[e->k];
 	if (!*all)
 		*all = calloc(g->dirs, sizeof(**all));
@@ -259,7 +257,7 @@ void plan_forget_files(struct plan *p)
 	}
 }
 
-/* Record what a layout says of a file.  Called with the lock held. */
+/* Record the results of a layout.  The caller holds the lock. */
 static int record_file(struct plan_record *r, const struct file_layout *d, const char *stem)
 {
 	const size_t n = d->nstorages;
@@ -369,7 +367,7 @@ static struct plan_item get_dir_of(const struct plan_item *e, struct errmsg *err
 				   : get_item(e->p, e->group, in, err);
 }
 
-/* Write the path of an entry from the name of its view on, as far as it fits. */
+/* Write the path of an entry, from the name of its view on, cut to fit. */
 static void write_path(const struct plan_item *e, char *out, size_t size)
 {
 	char name[NAME_MAX + 1] = "", suffix[VIEW_SUFFIX_MAX];
@@ -478,8 +476,8 @@ static int restrict_by_shard(void *ctx, uint32_t shard)
 	return 0;
 }
 
-/* Restrict the readers of a file that is computed from shards of a tag, which are
- * those of all its files at first. */
+/* Restrict the readers of a file that is computed from some shards of a tag; initially they are
+ * the readers of all its files. */
 static int find_readers(const struct plan_item *e, struct permissions *out)
 {
 	const struct checkpoint *c = e->p->c;

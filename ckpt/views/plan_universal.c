@@ -46,14 +46,14 @@ static struct plan_universal *universal_of(struct plan *p)
 	return (struct plan_universal *)p;
 }
 
-/* The number of files of model states that a run of the checkpoint's stage has. */
+/* The number of model-states files in a run of the checkpoint's stage. */
 static size_t count_models(const struct checkpoint *c)
 {
 	return (size_t)(c->tp * c->pp) * (c->facts.zero3 ? c->dp : 1);
 }
 
-/* Model states: those of a rank, or, of the first data-parallel one, those that a tree for any
- * stage has under the names for which engines of other stages look, too. */
+/* Model states of a rank. A tree for any stage also has those of the first data-parallel rank
+ * under the names that engines of other stages use: `other`. */
 struct model_states {
 	unsigned mp, rank;
 	bool other;
@@ -85,8 +85,8 @@ static int name_model(const struct plan_item *e, char out[NAME_MAX + 1])
 	return 1;
 }
 
-/* With AutoEP's record of tensor parallelism no engine loads a tree but one that has the ranks
- * of the run; without it, those without tensor parallelism do. */
+/* With AutoEP's record of tensor parallelism, only an engine with the run's ranks loads a tree;
+ * without the record, engines without tensor parallelism do. */
 static bool is_folded(const struct checkpoint *c)
 {
 	return c->tp > 1 && c->moe && (*c->moe)->n && (*c->moe)->layers->fused;
@@ -101,7 +101,7 @@ static void describe_model(const struct plan_item *e, struct plan_facts *out)
 		*out = plan_copy_of(f, c->files, c->shards);
 }
 
-/* What hf_to_universal.py writes. */
+/* The text that hf_to_universal.py writes. */
 static struct value *lay_out_source(const struct plan_item *e, struct file_layout *d)
 {
 	(void)e;
@@ -211,8 +211,8 @@ static struct value *wrap_tensor(struct arena *a, const struct param *p, struct 
 	return dict;
 }
 
-/* The same as hf_to_universal.py (DeepSpeed's pull request 7212) has it, whose trees lack what
- * DeepSpeed 0.19.8 reads besides. */
+/* Same as in hf_to_universal.py (DeepSpeed's pull request 7212), whose trees lack fields that
+ * DeepSpeed 0.19.8 reads. */
 static struct value *wrap_hf(struct arena *a, const struct param *p, const struct tensor *t)
 {
 	const struct value_field fields[] = {
@@ -224,7 +224,7 @@ static struct value *wrap_hf(struct arena *a, const struct param *p, const struc
 	return value_new_fields(a, fields, COUNT(fields));
 }
 
-/* Make a state with an element for each of the parameter's, or of the whole group, such as
+/* Make a state: one element for each of the parameter's, or one for the whole group, such as
  * step. */
 static struct value *lay_out_owned(const struct plan_item *e, const struct param *p,
 				   const struct param_state *st, struct file_layout *d)
@@ -248,8 +248,8 @@ static struct value *lay_out_owned(const struct plan_item *e, const struct param
 	return number || bare ? tensor_to_value(&d->a, &t) : wrap_tensor(&d->a, p, &t);
 }
 
-/* Make a tensor like the one that a file has: its elements, or zeros for another state.  Only
- * those of a float32 module are written with their whole storage. */
+/* Make a tensor like a stored one: with its elements, or zeros for another state.  Only tensors
+ * of a float32 module are written with their whole storage. */
 static struct value *lay_out_stored(const struct plan_item *e, const struct param *p,
 				    struct file_layout *d)
 {
@@ -284,7 +284,7 @@ static struct value *lay_out_stored(const struct plan_item *e, const struct para
 	return hf ? wrap_hf(&d->a, p, &t) : wrap_tensor(&d->a, p, &t);
 }
 
-/* Make the tensor of a module that is in no single storage. */
+/* Make a module's tensor that is in no single storage. */
 static struct value *lay_out_other(const struct plan_item *e, const struct param *p,
 				   struct file_layout *d)
 {
@@ -313,8 +313,8 @@ static struct value *lay_out_state(const struct plan_item *e, struct file_layout
 	return (p->module ? lay_out_stored : lay_out_other)(e, p, d);
 }
 
-/* Files of a Hugging Face directory's parameter have the time and the readers of the one that
- * they are made of. */
+/* Files of a Hugging Face directory's parameter have the time and the readers of the file that
+ * they are made from. */
 static void describe_param(const struct plan_item *e, struct plan_facts *out)
 {
 	const struct checkpoint *c = e->p->c;
@@ -401,10 +401,10 @@ static int universal_make(struct plan *p, struct errmsg *err)
 
 	if (rc)
 		return rc;
-	/* A checkpoint of no stage serves all. */
+	/* A source without a ZeRO stage gets a tree for all stages. */
 	p->options.any_stage |= c->facts.source != NULL;
 
-	/* Those of Hugging Face weights are for any stage only. */
+	/* Trees of Hugging Face weights are always for any stage. */
 	const bool any = p->options.any_stage, full = !hf || any;
 	const struct plan_group groups[] = {
 		{ .dir = ROOT, .is_dir = true, .n = 1, .names = zero },

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is unusual about a tag whose universal tree can be served. */
+/* Warnings about a tag whose universal tree can be served. */
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
@@ -11,8 +11,8 @@
 #include "ckpt/views/adapter.h"
 #include "ckpt/views/plan_impl.h"
 
-/* A parameter whose name ends so and which the checkpoint, not the user, says to
- * concatenate along dimension 0; NULL if there is none. */
+/* A parameter with this ending that the checkpoint, not the user, concatenates along dimension
+ * 0; NULL if there is none. */
 static const struct param *find_plain(const struct checkpoint *m, const char *suffix)
 {
 	const size_t len = strlen(suffix);
@@ -28,8 +28,8 @@ static const struct param *find_plain(const struct checkpoint *m, const char *su
 	return NULL;
 }
 
-/* Megatron-DeepSpeed's pattern names the position embeddings of a model with tied
- * embeddings only, although all tensor-parallel ranks have the whole of them. */
+/* Megatron-DeepSpeed has a pattern for position embeddings only if embeddings are tied, although
+ * all tensor-parallel ranks always have them whole. */
 static void warn_of_positions(const struct checkpoint *m, const struct errmsg_sink *to)
 {
 	const struct param *p = find_plain(m, ".position_embeddings.weight");
@@ -45,8 +45,8 @@ static void warn_of_positions(const struct checkpoint *m, const struct errmsg_si
 			   p->first->shape[1]);
 }
 
-/* Report what Megatron-DeepSpeed's files leave open: the converter guesses, and
- * a resume on another tensor-parallel size may be wrong without a message. */
+/* Warn of facts that Megatron-DeepSpeed's files do not record: the converter guesses, and a
+ * resume on another tensor-parallel size may be wrong without a message. */
 static void warn_of_megatron(const struct checkpoint *m, const struct errmsg_sink *to)
 {
 	const struct param *qkv = find_plain(m, ".self_attention.query_key_value.weight");
@@ -69,7 +69,7 @@ static void warn_of_megatron(const struct checkpoint *m, const struct errmsg_sin
 	warn_of_positions(m, to);
 }
 
-/* Does the checkpoint have frozen weights of what an adapter adapts? */
+/* Does the checkpoint have the frozen weights of the adapted modules? */
 static bool has_adapted(const struct checkpoint *m, const char *weight, bool *is_adapter)
 {
 	bool has = m->facts.zero3 && m->facts.has_frozen;
@@ -81,8 +81,8 @@ static bool has_adapted(const struct checkpoint *m, const char *weight, bool *is
 }
 
 /* Report frozen weights that the run left out, as PEFT's trainers do with
- * exclude_frozen_parameters: in stages 2 and 3 the files tell it, in others what an
- * adapter adapts is missing. */
+ * exclude_frozen_parameters: in stages 2 and 3 the files record it; in others the adapted
+ * weights are missing. */
 static void warn_of_frozen(const struct checkpoint *m, const struct errmsg_sink *to)
 {
 	bool is_adapter = false;

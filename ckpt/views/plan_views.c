@@ -73,7 +73,7 @@ bool view_type_parse_ranks(const char *text, struct view_type *out)
 	return true;
 }
 
-/* Parse what follows the suffix of a kind. */
+/* Parse the rest of a name after the suffix of a kind. */
 static bool parse_rest(enum plan_kind kind, const char *text, struct view_type *out)
 {
 	const struct plan_view *v = plan_views[kind];
@@ -93,7 +93,7 @@ bool view_type_parse(const char *name, size_t *tag_len, struct view_type *out)
 	for (enum plan_kind kind = 0; kind < PLAN_KINDS; kind++) {
 		const char *suffix = plan_views[kind]->suffix, *at = NULL;
 
-		/* A tag's name may contain it, too: find the last one. */
+		/* A tag's name may contain the suffix, too: find the last one. */
 		for (const char *p = name; (p = strstr(p, suffix)); p++)
 			at = p;
 		if (!at || at == name || !parse_rest(kind, at + strlen(suffix), out))

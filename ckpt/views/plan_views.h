@@ -35,17 +35,18 @@ enum plan_takes {
 	TAKES_RANKS = 1u << 4, /* a number of ranks, and maybe a stage */
 };
 
-/* A kind of views.  Its own structure begins with a struct plan.  Functions may be
- * NULL, but for `make`. */
+/* A kind of views.  Its own structure begins with a struct plan.  All functions except `make`
+ * may be NULL. */
 struct plan_view {
-	const char *suffix; /* a view's name is that of the tag, this, and any ranks */
+	const char *suffix; /* a view's name: the tag's, this suffix, and perhaps a number of
+	                     * ranks */
 	const char *option; /* of view= */
 	unsigned takes;     /* TAKES_* */
-	bool ranked;        /* there is a view for each number of ranks; one without a number,
-			     * too, unless it is TAKES_RANKS */
+	bool ranked;        /* there is a view for each number of ranks, and unless TAKES_RANKS
+	                     * one without a number */
 	size_t size;        /* of the kind's own structure */
-	/* Fill in the rest of an otherwise zero structure; `close` takes what was made
-	 * before a failure.  plan_close frees the structure. */
+	/* Fill in the rest of a zeroed structure; after a failure `close` frees the parts made
+	 * so far.  plan_close frees the structure. */
 	int (*make)(struct plan *p, struct errmsg *err);
 	void (*close)(struct plan *p);
 	int (*check)(struct plan *p, struct errmsg *err);
@@ -54,7 +55,7 @@ struct plan_view {
 	void (*lack)(struct plan *p, const struct errmsg_sink *to); /* plan_lack */
 };
 
-/* All views that there are.  (Completions and manuals have lists of their own.) */
+/* All views.  (Completions and manuals have their own lists.) */
 extern const struct plan_view *const plan_views[PLAN_KINDS];
 
 /* A type of trees, which the name of a view encodes: <tag>_universal, <tag>_dcp<ranks>,

@@ -60,7 +60,7 @@ static const struct param *row_of(const struct plan_weights *x, size_t weight)
 	return x->plan.c->order[weight];
 }
 
-/* Weights that were Hugging Face's keep their type, unless another is wanted. */
+/* Weights from Hugging Face keep their type, unless another is requested. */
 static enum dtype dtype_of(const struct plan_weights *x, size_t weight)
 {
 	const enum dtype want = x->plan.options.dtype;
@@ -137,8 +137,7 @@ static void lay_out_safetensors(const struct plan_item *e, struct file_layout *d
 		add_storage(e, d, weights[order[i]], &t);
 }
 
-/* Make the dict to pickle.  The split puts a tensor before those that are tied to
- * it. */
+/* Make the dict to pickle.  The split puts a tensor before the tensors tied to it. */
 static struct value *make_dict(const struct plan_item *e, struct file_layout *d,
 			       const size_t *weights, size_t n)
 {
@@ -162,7 +161,7 @@ static struct value *make_dict(const struct plan_item *e, struct file_layout *d,
 	return dict;
 }
 
-/* The names in the files of `n` weights; NULL if memory is short. */
+/* The names of `n` weights in the files; NULL if memory is short. */
 static const char **names_of(const struct plan_weights *x, struct file_layout *d,
 			     const size_t *weights, size_t n)
 {
@@ -292,7 +291,7 @@ static int name_weights(struct plan_weights *x, struct errmsg *err)
 	return x->names ? 0 : errmsg_nomem(err, c->path);
 }
 
-/* Find the files that are copied beside those with weights, and name the directories. */
+/* Find the files that are copied beside the weights, and name the directories. */
 static int find_sidecars(struct plan_weights *x, struct errmsg *err)
 {
 	struct adapter_dirs *d = &x->adapters;
@@ -322,7 +321,7 @@ static int split_weights(struct plan_weights *x, struct errmsg *err)
 				     : x->plan.options.shard_size ?: WEIGHTS_SPLIT_SIZE;
 	uint64_t *len = calloc(n + 1, sizeof(*len));
 	size_t *scratch = calloc(3 * (n + 1), sizeof(*scratch));
-	/* By number of the saved weights: */
+	/* Indexed by number of the saved weights: */
 	size_t *same = scratch, *saved = scratch + n + 1;
 	size_t *number = saved + n + 1; /* by weight */
 	size_t k = 0, empty = n;
@@ -356,7 +355,7 @@ static int split_weights(struct plan_weights *x, struct errmsg *err)
 	return rc ? errmsg_nomem(err, x->plan.c->path) : 0;
 }
 
-/* Errors that the layouts of files find name only tensors: add the tag. */
+/* The layouts' errors name only tensors: add the tag. */
 static int check_files(struct plan *p, struct errmsg *err)
 {
 	struct errmsg why = { "" };

@@ -5,7 +5,7 @@
  *   stages 1, 2	one for each parameter group of the optimizer.  Its parameters
  *			have the model's order, or are dealt to the ranks in turn
  *			(round_robin_gradients)
- *   stage 3		sub-groups of each parameter group.  A new one starts when a
+ *   stage 3		sub-groups of each parameter group.  A new sub-group starts when a
  *			rank's part of the current one reaches sub_group_size
  *
  * recut_groups.c builds them.
@@ -49,7 +49,7 @@ static int read_sub_groups(struct recutter *b, const struct value *dict)
 		for (size_t i = 0; ids && i < ids->n; i++) {
 			int64_t g;
 
-			/* In order, and each once. */
+			/* In order, without repetition. */
 			if (!value_get_int(ids->v[i], &g) || g != (int64_t)found ||
 			    found == b->t->ngroups)
 				return ERRMSG_FILE(
@@ -86,7 +86,7 @@ static int read_groups(struct recutter *b, const struct value *dict)
 /* shard_load has checked the stage, but the file may have been written to in place since. */
 static int read_stage(struct recutter *b, const struct value *dict)
 {
-	int64_t stage = 1; /* BF16_Optimizer writes none */
+	int64_t stage = 1; /* BF16_Optimizer does not record it */
 
 	value_get_int(value_find(dict, KEY_ZERO_STAGE), &stage);
 	if (stage < 1 || stage > 3 || (stage == 3) != b->s->c->facts.zero3)
@@ -110,7 +110,7 @@ static int refuse(const struct recutter *b, const char *why)
 	return errmsg_set(b->err, -ENOTSUP, "%s: %s", b->s->c->path, why);
 }
 
-/* Does the optimizer own all experts?  Only stages 2 and 3 list others. */
+/* Does the optimizer own all experts?  Only stages 2 and 3 list frozen ones. */
 static bool trains_experts(const struct checkpoint *c)
 {
 	for (size_t i = 0; i < c->nparams; i++) {
@@ -124,7 +124,7 @@ static bool trains_experts(const struct checkpoint *c)
 	return true;
 }
 
-/* Stages 1 and 2 divide alike; to stage 3 and from it only plain data parallelism changes. */
+/* Stages 1 and 2 divide alike; changes to or from stage 3 need plain data parallelism. */
 static int check_parallelism(const struct checkpoint *c, unsigned mp, unsigned stage,
 			     struct errmsg *err)
 {
@@ -195,7 +195,7 @@ static void compare_groups(struct recutter *b)
 	}
 }
 
-/* All old groups that a new one joins must have the same states. */
+/* All old groups that are joined in a new one must have the same states. */
 static int check_joined(const struct recutter *b, const struct recut_group *g)
 {
 	const struct param_states *x = b->t->groups[g->like].states;
@@ -222,7 +222,7 @@ static int build_groups(struct recutter *b)
 
 	rc = rc ?: check_stage(b) ?: recut_check_experts(b);
 	for (uint32_t k = 0; !rc && k < b->nparam_groups; k++)
-		/* Not those of experts that are with others now. */
+		/* Groups of experts that are joined with others are not compared. */
 		if (b->s->c->facts.zero3 || b->param_group[k] == k)
 			rc = b->s->stage == 3 ? recut_build_sub_groups(b, k) : recut_build_flat_group(b, k);
 	if (rc)

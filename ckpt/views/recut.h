@@ -14,9 +14,9 @@ struct file_layout;
 struct recut_mp;
 
 /*
- * A ZeRO checkpoint re-cut for another number of data-parallel ranks, or for
- * another ZeRO stage.  Each model-parallel rank is re-cut separately.  "Old" is
- * what is on disk, "new" what the view has.
+ * A ZeRO checkpoint re-cut for another number of data-parallel ranks, or for another ZeRO stage.
+ * Each model-parallel rank is re-cut separately.  "Old" refers to the checkpoint on disk, "new" to
+ * the view.
  */
 #define RECUT_RANKS_MAX 4096u
 
@@ -24,10 +24,10 @@ struct recut {
 	struct checkpoint *c;
 	unsigned ranks;            /* data-parallel */
 	unsigned stage, old_stage; /* 1 to 3 */
-	bool last_padded;          /* group_paddings counts the last rank's padding only */
+	bool last_padded;          /* group_paddings counts only the last rank's padding */
 	struct recut_mp *mp;       /* the new groups of each model-parallel rank */
 	const char *warning;       /* for the user, or NULL */
-	struct arena arena;        /* owns `mp` and what it refers to */
+	struct arena arena;        /* owns `mp` and everything it points to */
 };
 
 /*
@@ -40,9 +40,8 @@ int recut_init(struct recut *s, struct checkpoint *c, unsigned ranks, unsigned s
 	       struct errmsg *err);
 void recut_done(struct recut *s);
 
-/* Refuse experts of stage 3, and another stage of ranks
- * that are not plainly data-parallel: 0 or -ENOTSUP.  Reads nothing; recut_init refuses
- * more. */
+/* Refuse experts of stage 3, and a change of stage unless there is only data parallelism: 0 or
+ * -ENOTSUP.  Reads nothing; recut_init refuses more. */
 int recut_check_cut(const struct checkpoint *c, unsigned stage, struct errmsg *err);
 
 /*
@@ -66,13 +65,13 @@ struct recut_file recut_file_of(const struct recut *s, enum checkpoint_object wh
 void recut_name(const struct recut *s, enum checkpoint_object what, size_t number,
 		char name[NAME_MAX + 1]);
 
-/* Do the files of experts differ, too, and the object of one of them. */
+/* Return whether the files of experts change, too; make the object of one of them. */
 bool recut_edits_experts(const struct recut *s);
 struct value *recut_lay_out_expert(const struct recut *s, const struct tag_file *f,
 				   struct file_layout *d);
 
-/* Make the object of a file.  If no extents are wanted, the only optimizer shard opened
- * is the one that the file is modelled on. */
+/* Make the object of a file.  If no extents are wanted, the only optimizer shard opened is the
+ * file's template. */
 struct value *recut_lay_out(const struct recut *s, enum checkpoint_object what, size_t number,
 			  struct file_layout *d);
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Experts of a re-cut.  Each stays on as many expert-parallel ranks as it was, or, where the
- * number of ranks is no multiple of that, on their greatest common divisor, `ep_size` of the
- * model that loads them.  Then a rank has the experts of several old ones: native experts
- * follow each other, of AutoEP each tensor grows.  Layers that have one ep_size then share a
- * group, in the order of the model (deepspeed/moe/utils.py,
+ * Experts of a re-cut.  They are spread over as many expert-parallel ranks as before or, if the new
+ * number of ranks is no multiple of that, over the greatest common divisor, which must be the
+ * `ep_size` of the model that loads them.  A new rank then has the experts of several old ones: it
+ * has more native experts, or AutoEP's tensors grow.  Layers with equal ep_size then share a group,
+ * in the order of the model (deepspeed/moe/utils.py,
  * split_params_into_different_moe_groups_for_optimizer).
  */
 #include <errno.h>
@@ -16,7 +16,7 @@
 #include "ckpt/table/experts.h"
 #include "ckpt/views/recut_impl.h"
 
-/* max_group_size: larger groups are several. */
+/* max_group_size: larger groups are split. */
 #define GROUP_ELEMENTS_MAX 178956971u
 
 unsigned recut_degree(unsigned degree, unsigned ranks)
@@ -43,7 +43,7 @@ static int refuse(const struct recutter *b, const char *why)
 			  "%s: the experts cannot be spread over other ranks: %s", b->s->c->path, why);
 }
 
-/* Are an AutoEP layer's experts numbered rank after rank, as of ranks that have more of them? */
+/* Are an AutoEP layer's experts numbered rank after rank, as they are on fewer ranks? */
 static bool is_plain(const struct expert_layer *l)
 {
 	for (unsigned e = 0; l->places && e < l->n; e++)
@@ -95,7 +95,7 @@ static int by_layer(const void *a, const void *b)
 	return ORDER(l, m) ?: ORDER(x->slice->index, y->slice->index);
 }
 
-/* Append the parameters [i, end) of a layer as a rank has them that stands for `k`. */
+/* Append the parameters [i, end) of a layer as they are on a rank that replaces `k` old ones. */
 static void add_layer(struct recut_group *g, const struct recut_param *from, size_t i, size_t end,
 		      unsigned k)
 {
@@ -172,7 +172,7 @@ static int check_layer(const struct recutter *b, const struct experts *x, size_t
 				"%s/layer_%u_expert_%u_mp_rank_%02u_model_states.pt is missing: %u"
 				" data-parallel ranks load it, which those that saved do not write",
 						  c->path, id.layer, id.expert, id.mp, b->s->ranks);
-		/* Then they begin again. */
+		/* From here on the ranks repeat. */
 		if (!stripe.data_first && d == degree)
 			break;
 	}

@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The new flat groups: which parameters each one has, in which order, and how it
- * is cut.  Sources: DeepSpeed runtime/zero/stage_1_and_2.py
- * (_round_robin_reorder, param_padding) and runtime/zero/stage3.py
- * (_create_fp16_sub_groups).
+ * Builds the new flat groups: the parameters of each, their order, and the partitions.  Sources:
+ * DeepSpeed runtime/zero/stage_1_and_2.py (_round_robin_reorder, param_padding) and
+ * runtime/zero/stage3.py (_create_fp16_sub_groups).
  */
 #include <errno.h>
 #include <string.h>
 
 #include "ckpt/views/recut_impl.h"
 
-/* parameter_alignment: each parameter starts on a multiple of so many bytes. */
+/* parameter_alignment: each parameter starts on a multiple of this number of bytes. */
 #define ALIGNMENT_BYTES 16
 
 void *recut_alloc(const struct recutter *b, size_t n, size_t item)
@@ -129,8 +128,8 @@ static bool in_old_order(const struct recut_group *g)
 	return i == g->n;
 }
 
-/* Set the padding after each parameter.  A new order moves the last parameter,
- * which has no padding, so all of it is recomputed. */
+/* Set the padding after each parameter.  In a new order another parameter is the last one, which
+ * has no padding, so the whole padding is recomputed. */
 static int set_padding(const struct recutter *b, struct recut_group *g)
 {
 	const uint64_t item = dtype_size(b->s->c->facts.module_dtype);

@@ -27,9 +27,9 @@ struct recut_group {
 	uint32_t param_group; /* of the optimizer */
 	uint64_t *padding;    /* alignment padding after each parameter, or NULL */
 	/*
-	 * What param_slice_mappings says.  DeepSpeed computes it in the model's
-	 * order even if round_robin_gradients reorders the group: position k of
-	 * `recorded` is parameter recorded_order[k].  NULL: `part` is right.
+	 * The partition that param_slice_mappings records.  DeepSpeed computes it in the model's
+	 * order even if round_robin_gradients reorders the group: position k of `recorded` is
+	 * parameter recorded_order[k].  NULL: `part` is right.
 	 */
 	struct partition recorded;
 	size_t *recorded_order;
@@ -45,7 +45,7 @@ struct recut_mp {
 	bool same_order;  /* and in their order */
 };
 
-/* Does the new stage cut groups in another way than the old one? */
+/* Do the old and the new stage cut groups in different ways? */
 static inline bool recut_crosses(const struct recut *s)
 {
 	return (s->stage == 3) != (s->old_stage == 3);
@@ -66,8 +66,8 @@ struct recutter {
 	struct errmsg *err;
 };
 
-/* Allocate what lives as long as the re-cut checkpoint.  NULL, with a message, if there
- * is no memory. */
+/* Allocate memory that lives as long as the re-cut checkpoint.  NULL, with a message, if there
+ * is none. */
 void *recut_alloc(const struct recutter *b, size_t n, size_t item);
 
 /*
@@ -77,18 +77,18 @@ void *recut_alloc(const struct recutter *b, size_t n, size_t item);
 int recut_build_flat_group(struct recutter *b, uint32_t param_group);
 int recut_build_sub_groups(struct recutter *b, uint32_t param_group);
 
-/* recut_experts.c: over how many of `ranks` ranks experts are spread that were spread over
- * `degree`. */
+/* recut_experts.c: the number of `ranks` ranks that experts are spread over, after `degree` old
+ * ones. */
 unsigned recut_degree(unsigned degree, unsigned ranks);
 
-/* Check that experts can be spread over the new ranks, which find the files that they load.
- * Gives groups one parameter group that have one ep_size now, and others had.  -ENOTSUP. */
+/* Check that experts can be spread over the new ranks, and that these find the files that they
+ * load. Joins the parameter groups whose ep_size has become equal.  -ENOTSUP. */
 int recut_check_experts(struct recutter *b);
 
-/* Give each rank of a new group the experts of all old ranks that it stands for. */
+/* Give each rank of a new group the experts of all old ranks that it replaces. */
 int recut_widen(const struct recutter *b, struct recut_group *g);
 
-/* The name that a new rank has for a parameter with elements; `name` may hold it. */
+/* The name of a parameter with elements on a new rank; `name` is a buffer for it. */
 const char *recut_param_name(const struct recut_param *p, char name[EXPERT_NAME_MAX]);
 
 #endif

@@ -67,13 +67,13 @@ static const char *const patterns[] = {
 /* A directory with more matches than this does not hold one model. */
 #define SIDECARS_MAX 1000
 
-/* What is looked for. */
+/* What to search for. */
 struct search {
 	const struct checkpoint *tag;
 	struct sidecars *c;
-	const char *config; /* the name of the file that must be there */
+	const char *config; /* name of the required file */
 	bool only;          /* is wanted */
-	bool above;         /* a directory above the run is searched */
+	bool above;         /* this directory is above the run */
 };
 
 static bool is_wanted(const struct search *s, const char *name)
@@ -117,9 +117,9 @@ static bool has_name(const struct sidecars *c, const char *name)
 	return false;
 }
 
-/* Above the run, members of a group may write who are not to choose what is served with the
- * weights, such as code: only files of root, of the tag's owner and of this process's user
- * are. */
+/* Above the run, members of a group may have write access who must not choose files that are
+ * served with the weights, such as code.  So only files of root, of the tag's owner and of this
+ * process's user are trusted. */
 static bool is_trusted(const struct search *s, const struct tag_file *f)
 {
 	struct fileid id;
@@ -134,7 +134,7 @@ static bool is_trusted(const struct search *s, const struct tag_file *f)
 	       (a.st.st_uid == 0 || a.st.st_uid == s->tag->st.st_uid || a.st.st_uid == geteuid());
 }
 
-/* Add a file of `dir`, unless it is gone meanwhile.  False if memory is short. */
+/* Add a file of `dir`, unless it has been removed.  False if memory is short. */
 static bool add_file(const struct search *s, const char *dir, const char *name)
 {
 	struct sidecars *c = s->c;
@@ -150,7 +150,7 @@ static bool add_file(const struct search *s, const char *dir, const char *name)
 	return true;
 }
 
-/* The directory above one, which is a tag's run.  A union has that of the first. */
+/* The directory above a tag's, which is its run; for a union, that of its first root. */
 static char *dir_above(struct uckpt *u, const char *path)
 {
 	char *first = *roots_below(u, path) ? strdup(path) : roots_path(u, path, 0);
@@ -160,8 +160,8 @@ static char *dir_above(struct uckpt *u, const char *path)
 	return dir;
 }
 
-/* Add the regular files of a directory that match a pattern and are not there yet.
- * Links count, because a trainer may link to files elsewhere. */
+/* Add the regular files of a directory that match a pattern and have not been added.  Links
+ * count, because a trainer may link to files elsewhere. */
 static bool add_files(const struct search *s, const char *dir, const struct dirlist *d)
 {
 	bool ok = true;
@@ -207,8 +207,8 @@ static bool has_size(const struct checkpoint *m, uint64_t size)
 	return false;
 }
 
-/* Does `dir` have the configuration of this model?  The width of a model, or of its text
- * part, and the rank of an adapter are sizes of some parameters. */
+/* Does `dir` have the configuration of this model?  The width of the model, or of its text part,
+ * or the rank of the adapter must be a dimension of some parameter. */
 static bool is_config_of(const struct search *s, const char *dir)
 {
 	static const char *const sizes[] = { "hidden_size", "n_embd", "d_model", "r" };
@@ -233,8 +233,8 @@ static bool is_config_of(const struct search *s, const char *dir)
 	return size && has_size(s->tag, size);
 }
 
-/* Add the files of a directory above the run, if they are this model's.  Anyone may
- * write to some directories, such as /tmp. */
+/* Add the files of a directory above the run, if they belong to this model: anyone may write to
+ * some directories, such as /tmp. */
 static bool add_above(const struct search *s, const char *dir)
 {
 	struct search above = *s;
@@ -249,7 +249,7 @@ static bool add_above(const struct search *s, const char *dir)
 	return ok;
 }
 
-/* Find the configuration among the files, or make the text that says where it is not. */
+/* Find the configuration among the files, or make the text that says where it was searched. */
 static bool find_config(const struct search *s, const char *run, const char *more)
 {
 	struct sidecars *c = s->c;
@@ -263,7 +263,7 @@ static bool find_config(const struct search *s, const char *run, const char *mor
 				     s->config, run, more ? ", " : "", more ?: "") >= 0;
 }
 
-/* Finish what was found.  `ok`: memory was not short. */
+/* End the search.  `ok`: memory was not short. */
 static int end_search(const struct search *s, bool ok, struct errmsg *err)
 {
 	if (ok)
@@ -285,7 +285,7 @@ int sidecars_find(struct sidecars *c, const struct checkpoint *tag, const char *
 	bool ok;
 
 	*c = (struct sidecars){ 0 };
-	/* The second is verl's. */
+	/* The second name is verl's. */
 	ok = above && add_dir(&s, tag->path) && add_below(&s, tag->path, "huggingface") && (!adapter || add_below(&s, run, adapter)) &&
 	     add_dir(&s, run) && (!more || add_dir(&s, more)) &&
 	     (has_name(c, s.config) || add_above(&s, above)) && find_config(&s, run, more);

@@ -20,23 +20,23 @@ struct sidecars {
 	struct shards *shards; /* numbered as in `v` */
 	/* config.json, or adapter_config.json for an adapter; NULL: not found */
 	const struct tag_file *config;
-	char *missing; /* then, a text that says where it was looked for */
+	char *missing; /* if it is NULL, a text that says where it was searched */
 };
 
 /*
- * Find the sidecars of a tag, or of the adapter (NULL: none) that it is.  They are in its
- * directory, where uctrain writes them, in the run's, which is the one above it, and in `more` (NULL: nowhere); the first that has
- * a name counts.  PEFT saves an adapter with a name of its own in a directory of the run,
- * which then comes before the run's own.  If `config` is in none of these, the directory
- * above the run is searched, too, but only if that file there has a size that one of the
- * model's parameters has, and no other user can have put it there.  A directory that cannot
- * be read counts as empty.  Returns -ENOMEM.  Call sidecars_done after success.
+ * Find the sidecars of a tag, or of its adapter (NULL: none).  They are searched in its directory,
+ * where uctrain writes them, in the run's directory above it, and in `more` (NULL: nowhere); of
+ * equal names the first counts.  PEFT saves an adapter with a name of its own in a directory of the
+ * run, which then comes before the run's own.  If `config` is in none of these, the directory above
+ * the run is searched, too, but only if the width in its config.json equals a dimension of some
+ * parameter, and no other user can write there.  A directory that cannot be read counts as empty.
+ * Returns -ENOMEM.  Call sidecars_done after success.
  */
 int sidecars_find(struct sidecars *c, const struct checkpoint *tag, const char *adapter,
 		  const char *more, struct errmsg *err);
 
-/* Find the configuration alone of an adapter that has a directory: in the tag's, the run's
- * or `more`. */
+/* Find only the configuration of an adapter that has a directory: in the tag's, the run's or
+ * `more`. */
 int sidecars_find_adapter(struct sidecars *c, const struct checkpoint *tag, const char *adapter,
 			  const char *more, struct errmsg *err);
 void sidecars_done(struct sidecars *c);

@@ -22,15 +22,15 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/json.h"
 
-/* A tensor, and where it goes. */
+/* A tensor, and its file. */
 struct placed {
 	size_t file;  /* number */
-	bool twin;    /* of a storage that an earlier tensor has */
+	bool twin;    /* shares a storage with an earlier tensor */
 	size_t owner; /* the first tensor of its storage */
 	size_t i;
 };
 
-/* Tensors of a file: first one of each storage, then the others, storage by storage. */
+/* Order of a file's tensors: first one for each storage, then the others, storage by storage. */
 static int by_place(const void *a, const void *b)
 {
 	const struct placed *x = a, *y = b;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What AutoEP with tensor parallelism records under "folding" in each file: over how many ranks
- * ZeRO has partitioned what belongs to the file (deepspeed/checkpoint/autoep_universal.py,
+ * AutoEP with tensor parallelism records under "folding" in each file over how many ranks ZeRO has
+ * partitioned the file's parameters (deepspeed/checkpoint/autoep_universal.py,
  * make_folding_metadata).  Loaders refuse another number.
  */
 #include "ckpt/base/array.h"
@@ -22,7 +22,7 @@ bool recut_edits_experts(const struct recut *s)
 {
 	const struct experts *x = s->c->moe ? *s->c->moe : NULL;
 
-	/* Without ZeRO `dp` is no number of ranks. */
+	/* Without ZeRO `dp` is not a number of ranks. */
 	return x && x->n && x->layers->fused && (s->ranks != s->c->dp || s->c->facts.source) &&
 	       find_experts(s->mp);
 }
@@ -37,7 +37,7 @@ static struct value *edit(struct arena *a, struct value *old, unsigned ranks, un
 	return value_edit(a, old, fields, COUNT(fields));
 }
 
-/* What a shard records of a parameter. */
+/* The record of a parameter in a shard. */
 static struct value *edit_param(struct zero_object *o, void *ctx, const struct value_pair *pair)
 {
 	const struct rank_table *t = &o->s->c->ranks[o->mp];
@@ -59,7 +59,7 @@ struct value *zero_object_folding(struct zero_object *o)
 	if (!value_pairs(old) || !experts)
 		return old;
 
-	/* Of model states' parameters only families are recorded, which are texts. */
+	/* Model states record only the families of parameters, which are texts. */
 	const struct value_field fields[] = {
 		{ "ep_size", value_new_int(o->a, experts->stripe.degree) },
 		{ "ep_rank", value_new_int(o->a, zero_object_place(o, experts).which) },

@@ -39,17 +39,16 @@
 
 #define KEY_AUTOEP_LAYERS "ds_autoep_layers"
 
-/* Model states while they are written. */
+/* Model states while they are made. */
 struct model_states {
 	struct zero_object *o;
-	struct module_entries entries; /* of the old module */
+	struct module_entries entries; /* kinds of the old module's names */
 	struct frozen frozen;        /* of an old stage 3 */
-	struct value **made;         /* of each slice, once a name has its tensor */
-	struct recut_names module;   /* of the new one */
+	struct value **made;         /* for each slice, its tensor once a name has it */
+	struct recut_names module;   /* names of the new module */
 };
 
-/* The name that DeepSpeed saves of the tensor that the module has under a further one; or
- * NULL. */
+/* The name under which DeepSpeed saves a tensor of the module that has further names; or NULL. */
 static const char *name_saved(const struct model_states *x, const char *name)
 {
 	const struct module_entry *e = module_entries_find(&x->entries, name);
@@ -57,7 +56,7 @@ static const char *name_saved(const struct model_states *x, const char *name)
 	return e ? e->same : NULL;
 }
 
-/* The name of a parameter, and its shape, which were `old`. */
+/* The new name and shape of a parameter; `old` is its old shape. */
 static struct value *param_name(const struct zero_object *o, const struct recut_param *p,
 				struct value *old)
 {
@@ -194,8 +193,8 @@ static struct value *whole_param(struct zero_object *o, const struct slice *s, e
 	return tensor_to_value(o->a, &t);
 }
 
-/* Append elements [first, first + numel) of a frozen parameter of stages 1 and 2: of a row that no
- * file has, or of tensor `t` of the old file, whose storage begins at `at`. */
+/* Append elements [first, first + numel) of a frozen parameter of stages 1 and 2: tensor `t` of
+ * the old file, whose storage begins at `at`. */
 static void add_frozen(const struct zero_object *o, const struct param *row, const struct tensor *t,
 		       uint64_t at, uint64_t first, uint64_t numel, struct extent_map *map)
 {
@@ -218,7 +217,7 @@ static void add_frozen(const struct zero_object *o, const struct param *row, con
 	extent_done(&whole);
 }
 
-/* The row of a tensor, of whatever type. */
+/* The row of a tensor of any type. */
 static const struct param *find_row(const struct checkpoint *c, const char *name)
 {
 	const struct param *p = checkpoint_find(c, name);
@@ -229,8 +228,8 @@ static const struct param *find_row(const struct checkpoint *c, const char *name
 	return p;
 }
 
-/* A frozen parameter as the new stage has it: the whole, or in stage 3 the new rank's slot.
- * `old` is its old tensor: of the module, or of stage 3. */
+/* A frozen parameter in the new stage: the whole, or in stage 3 the new rank's slot.  `old` is
+ * its old tensor: the module's, or stage 3's fragment. */
 static struct value *frozen_tensor(struct model_states *x, const char *name, const struct value *old)
 {
 	struct file_layout *d = x->o->d;
@@ -285,7 +284,7 @@ static struct value *emptied_entry(struct zero_object *o, void *ctx, const struc
 	return tensor_to_value(o->a, &t);
 }
 
-/* An entry of the module of stages 1 and 2, of one of stage 3. */
+/* An entry of the module of stages 1 and 2, made from stage 3's. */
 static struct value *filled_entry(struct zero_object *o, void *ctx, const struct value_pair *pair)
 {
 	struct model_states *x = ctx;
@@ -303,8 +302,8 @@ static struct value *filled_entry(struct zero_object *o, void *ctx, const struct
 		return x->made[s - slices] = x->made[s - slices] ?: whole_param(o, s, t.dtype);
 	if (frozen_find(&x->frozen, name))
 		return frozen_tensor(x, name, pair->val);
-	/* Of frozen parameters that are excluded from a save, DeepSpeed leaves the names out
-	 * but for further names of one parameter. */
+	/* When frozen parameters are excluded from a save, DeepSpeed omits their first names
+	 * only, not further names of one parameter. */
 	return !t.numel && !value_find_pairs(o->root, KEY_FROZEN_SHAPES) &&
 			       !module_entries_is_buffer(&x->entries, name)
 		       ? NULL
@@ -342,7 +341,7 @@ static struct value *frozen_shape(struct zero_object *o, void *ctx, const struct
 	return tensor_size_to_value(o->a, t.shape, t.ndim);
 }
 
-/* What the new stage has of an entry of the old fragments, or of stage 1's module. */
+/* The new stage's version of an entry of the old fragments, or of stage 1's module. */
 static struct value *frozen_fragment(struct zero_object *o, void *ctx, const struct value_pair *pair)
 {
 	struct model_states *x = ctx;
@@ -362,8 +361,8 @@ static struct value *frozen_fragment(struct zero_object *o, void *ctx, const str
 	return found ? found->value : NULL;
 }
 
-/* Does the module have a further name of a parameter, but not the name by which DeepSpeed
- * leaves out excluded parameters? */
+/* Does the module have a further name of a parameter without its first name, which DeepSpeed
+ * omits when it excludes frozen parameters? */
 static bool lacks_tied(const struct model_states *x)
 {
 	const struct value *old = value_find(x->o->root, "module");
@@ -374,7 +373,7 @@ static bool lacks_tied(const struct model_states *x)
 	return false;
 }
 
-/* A dict of what `make` returns for each frozen parameter, or None: for stage 1, and if
+/* A dict with the results of `make` for each frozen parameter, or None: for stage 1, and if
  * stage 1 has none, since they may have been excluded. */
 static struct value *frozen_dict(struct model_states *x, struct value *old, zero_object_make *make)
 {

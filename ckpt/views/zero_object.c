@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opens the old file on which a new one is modelled, and has its object written. */
+/* Opens the old file that is the template of a new one, and makes the new object. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 #include "ckpt/table/tagdir.h"
 #include "ckpt/views/zero_object.h"
 
-/* The files with such an object of one model-parallel rank. */
+/* Does every data-parallel rank save such an object? */
 static unsigned count_ranks(enum checkpoint_object what, bool zero3, unsigned ranks)
 {
 	return what == OBJECT_OPTIMIZER || zero3 ? ranks : 1;
@@ -97,7 +97,7 @@ const struct recut_name *recut_names_find(const struct recut_names *s, const cha
 	return array_find(s->v, s->n, sizeof(*s->v), name);
 }
 
-/* A row's tensor as the module has it. */
+/* A row's tensor, in the module's type. */
 static struct value *row_tensor(struct checkpoint *c, const struct param *p, struct file_layout *d)
 {
 	struct extent_map *map;

@@ -10,10 +10,10 @@
 #include "ckpt/vfile/file_layout.h"
 #include "ckpt/views/recut_impl.h"
 
-/* A set of names with what belongs to each of them. */
+/* A set of names with a value for each. */
 struct recut_name {
 	const char *name;    /* first: array_by_text */
-	struct value *value; /* of an entry of a dict */
+	struct value *value; /* the value of a dict's entry */
 	uint32_t index;
 };
 
@@ -22,22 +22,22 @@ struct recut_names {
 	size_t n;
 };
 
-/* Set up the names of a dict's entries; `index` counts them.  Memory comes from the arena; if it
- * runs out there are none. */
+/* Index the names of a dict's entries; `index` counts them.  Memory comes from the arena; if it
+ * runs out the set is empty. */
 void recut_names_init(struct recut_names *s, struct arena *a, const struct value *v);
 const struct recut_name *recut_names_find(const struct recut_names *s, const char *name);
 
 /*
- * A new file while its object is made: that of an old file, with other values under the
- * keys that we know.  All other nodes are the very ones that were read, so that shared
- * objects stay shared.  Failures are noted in the layout (file_layout.h).
+ * A new file while its object is made: the object of an old file with new values for known keys.
+ * All other nodes are those that were read, so shared objects stay shared.  Failures are noted in
+ * the layout (file_layout.h).
  */
 struct zero_object {
 	const struct recut *s;
 	const struct recut_mp *m;
 	unsigned mp;
 	unsigned rank;     /* the new one */
-	unsigned old_rank; /* whose object it is modelled on: */
+	unsigned old_rank; /* of the template: */
 	struct value *root;
 	const char *file; /* for messages */
 	struct file_layout *d; /* has the tensors of `root` */
@@ -51,7 +51,7 @@ static inline struct rank_place zero_object_place(const struct zero_object *o,
 	return rank_stripe_place(&g->stripe, o->mp, o->rank);
 }
 
-/* Note why it failed.  NULL. */
+/* Note why it failed.  Returns NULL. */
 static inline struct value *zero_object_fail(const struct zero_object *o, int rc)
 {
 	layout_note(o->d, rc);
@@ -61,7 +61,8 @@ static inline struct value *zero_object_fail(const struct zero_object *o, int rc
 #define ZERO_OBJECT_FAIL(o, code, fmt, ...) \
 	zero_object_fail(o, errmsg_set((o)->d->err, code, "%s: " fmt, (o)->file, ##__VA_ARGS__))
 
-/* The object of a rank's model states as checkpoint_ops.object, with all that rows have. */
+/* Make the object of a rank's model states, as checkpoint_ops.object, including the data of
+ * rows. */
 struct value *zero_object_states(struct checkpoint *c, unsigned mp, unsigned rank,
 				 struct file_layout *d);
 
@@ -72,8 +73,8 @@ struct value *zero_object_folding(struct zero_object *o);
 struct value *zero_object_optim(struct zero_object *o);
 struct value *zero_object_model(struct zero_object *o);
 
-/* Append the pairs of `from` to the dict `out`, with values that `make` returns, and return
- * it.  NULL: it does not get the key. */
+/* Append the pairs of `from` to the dict `out`, with the values that `make` returns, and return
+ * it.  A key whose value is NULL is omitted. */
 typedef struct value *zero_object_make(struct zero_object *o, void *ctx,
 				       const struct value_pair *pair);
 struct value *zero_object_map(struct zero_object *o, struct value *out, const struct value *from,

@@ -16,7 +16,7 @@
 #include "ckpt/format/deepspeed.h"
 #include "ckpt/views/zero_object.h"
 
-/* What a list has for each new group. */
+/* Makes a list's item for a new group. */
 typedef struct value *of_group(struct zero_object *o, const struct recut_group *g);
 
 static struct value *list_groups(struct zero_object *o, of_group *make)
@@ -28,7 +28,7 @@ static struct value *list_groups(struct zero_object *o, of_group *make)
 	return list;
 }
 
-/* The states of a group, as old rank 0 has them. */
+/* The states of a group, according to old rank 0. */
 static const struct slice_group *profile_of(const struct zero_object *o, const struct recut_group *g)
 {
 	return &o->s->c->ranks[o->mp].groups[g->like];
@@ -44,8 +44,8 @@ static uint64_t recorded_padding(const struct zero_object *o, const struct recut
 	return g->part.size - partition_filled(&g->part, part);
 }
 
-/* List the runs of a state that the new rank has, and where they begin in its tensor.  `whole`:
- * it keeps whole parameters. */
+/* List the runs of a state that the new rank has, and their offsets in its tensor.  `whole`: the
+ * rank keeps whole parameters. */
 static size_t list_runs(struct zero_object *o, const struct recut_group *g,
 			const struct param_state *state, bool whole, struct part_run **runs,
 			uint64_t **starts)
@@ -96,7 +96,7 @@ static void add_elements(struct zero_object *o, const struct recut_group *g,
 	uint64_t *starts, at = 0;
 	const size_t n = list_runs(o, g, state, whole, &runs, &starts);
 
-	/* Find together those that the same old ranks have. */
+	/* Find runs of the same old ranks together. */
 	for (size_t i = 0, end; i < n && !layout_failed(d); i = end) {
 		for (end = i + 1; end < n && runs[end].ep == runs[i].ep; end++)
 			if (runs[end].slice->group != runs[i].slice->group)
@@ -114,9 +114,9 @@ static void add_elements(struct zero_object *o, const struct recut_group *g,
 }
 
 /*
- * Return a flat tensor of `numel` elements in a storage of `size`.  What else the old one
- * was pickled with, such as the attribute ds_id that stage 3 has since 0.14, is about the
- * old group: loaders copy the elements and look at nothing else.
+ * Return a flat tensor of `numel` elements in a storage of `size`.  Attributes of the old tensor,
+ * such as the ds_id of stage 3 since 0.14, are dropped, because they concern the old group and
+ * loaders copy only the elements.
  */
 static struct value *flat_tensor(struct zero_object *o, const struct recut_group *g,
 				 const struct param_state *st, uint64_t numel, uint64_t size)
@@ -203,7 +203,7 @@ static struct value *missing_states(struct zero_object *o, const struct recut_gr
 	return out;
 }
 
-/* Return the states of a group, of which `all` has the old ones; NULL if there are none. */
+/* Return the states of a group, made from the old ones in `all`; NULL if there are none. */
 static struct value *new_states(struct zero_object *o, struct recut_group *g,
 				const struct value *all)
 {
@@ -324,14 +324,14 @@ static struct value *fragment_class(const struct zero_object *o)
 	return NULL;
 }
 
-/* Where the parameters lie in the rank's part of a group. */
+/* The places of the parameters in the rank's part of a group. */
 static struct value *mapping_value(struct zero_object *o, const struct recut_group *g)
 {
 	struct value *class = fragment_class(o);
 	const struct partition *p = g->recorded_order ? &g->recorded : &g->part;
 	const unsigned part = zero_object_place(o, g).part;
 	struct value *out = value_new_ordered(o->a);
-	/* The names there are the very objects. */
+	/* The names are shared objects there. */
 	const struct value *families =
 		value_find_path(o->root, KEY_FOLDING, KEY_PARAM_FAMILIES, NULL);
 	struct recut_names names;
