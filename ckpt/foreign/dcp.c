@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The loader of distributed checkpoints: their files, and where the elements of rows are. */
+/* The loader of distributed checkpoints: lists their files, and finds the elements of rows. */
 #include "ckpt/foreign/dcp.h"
 
 #include <errno.h>
@@ -174,7 +174,7 @@ static int dcp_states(struct checkpoint *c, const struct param *p, const struct 
 	return 0;
 }
 
-/* The state that a group has under a name, or NULL. */
+/* The state of a group by name, or NULL. */
 static const struct dcp_state *find_state(const struct dcp_checkpoint *x, uint32_t group,
 					  const char *name)
 {
@@ -187,7 +187,7 @@ static const struct dcp_state *find_state(const struct dcp_checkpoint *x, uint32
 	return found;
 }
 
-/* The entry that has a part; NULL: it is zeros. */
+/* The entry of a part; NULL: the part is zeros. */
 static struct dcp_entry *part_entry(const struct dcp_checkpoint *x, const struct part_run *run)
 {
 	const struct dcp_group *g = &x->model.groups[run->slice->group];
@@ -218,7 +218,7 @@ int dcp_number_extents(struct dcp_checkpoint *x, const struct dcp_state *s, stru
 	return add_range(x, s->entry, 0, s->entry->numel, s->entry->dtype, out, NULL, err);
 }
 
-/* A number of the group, or the module's tensor. */
+/* Append a number of the group, or the module's tensor. */
 static int dcp_extents(struct checkpoint *c, const struct param *p, const struct param_state *state,
 		       struct extent_map *out, struct gathers *gathers, struct errmsg *err)
 {
@@ -229,7 +229,7 @@ static int dcp_extents(struct checkpoint *c, const struct param *p, const struct
 		     : add_range(x, t, 0, t->numel, t->dtype, out, gathers, err);
 }
 
-/* Find where all chunks are, at once. */
+/* Locate all chunks at once. */
 static int find_parts(struct dcp_checkpoint *x, const struct part_run *v, size_t n,
 		      struct errmsg *err)
 {

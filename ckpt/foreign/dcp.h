@@ -12,17 +12,16 @@ struct merge_rules;
 struct user_rules;
 
 /*
- * A distributed checkpoint: a directory that FSDP or another user of
- * torch.distributed.checkpoint saved, or the pair of directories that Accelerate makes of
- * the model and the optimizer.  Its files are those that the metadata names, then the
- * metadata.
+ * A distributed checkpoint: a directory that FSDP or another user of torch.distributed.checkpoint
+ * saved, or Accelerate's pair of directories for the model and the optimizer.  Its files are those
+ * that the metadata names, then the metadata itself.
  */
 struct dcp_checkpoint {
 	struct checkpoint c;
 	struct tag_file *files;
 	struct dcp_metadata metadata;
-	/* Without metadata, of files that ranks have saved: those of the model, of which optimizers
-	 * follow; what it is called; and a note, or NULL. */
+	/* For files of ranks without metadata: the number of the model's files, before the
+	 * optimizer's; the model's name; and a note, or NULL. */
 	size_t nranks;
 	const char *rank_model, *rank_note;
 	struct dcp_megatron megatron;
@@ -30,7 +29,7 @@ struct dcp_checkpoint {
 	struct dcp_model model;
 	struct arena arena; /* of the following */
 	struct merge_rules *rules;
-	/* Each has the entry of the module (own): those of c->params, then others that only
+	/* Each has the module's entry (own): first the rows of c->params, then those that only
 	 * `order` has. */
 	struct param *rows;
 	size_t nrows;
@@ -44,7 +43,7 @@ struct dcp_checkpoint {
 
 extern const struct checkpoint_ops dcp_checkpoint_ops;
 
-/* `c` if it is one of these, else NULL. */
+/* Return `c` as a distributed checkpoint, or NULL if another loader made it. */
 static inline struct dcp_checkpoint *dcp_of(struct checkpoint *c)
 {
 	return c && c->ops == &dcp_checkpoint_ops ? (struct dcp_checkpoint *)c : NULL;
@@ -61,13 +60,13 @@ struct value *dcp_object(struct checkpoint *c, enum checkpoint_object what, unsi
 int dcp_number_extents(struct dcp_checkpoint *x, const struct dcp_state *s, struct extent_map *out,
 		       struct errmsg *err);
 
-/* List files that ranks have saved by torch.save, if there are any: x->nranks.  Make entries of
- * what they have.  -ENOTSUP for flat parameters of FSDP1 and placements that are not read;
- * -EBADMSG if ranks are missing or contradict each other; as rank_files_find, ptfile_open. */
+/* List the files that ranks have saved by torch.save, if there are any (x->nranks), and make
+ * entries of their contents.  -ENOTSUP for flat parameters of FSDP1 and placements that are not
+ * read; -EBADMSG if ranks are missing or contradict each other; as rank_files_find, ptfile_open. */
 int dcp_ranks_list(struct dcp_checkpoint *x, struct errmsg *err);
 int dcp_ranks_read(struct dcp_checkpoint *x, struct errmsg *err);
 
-/* `c` if it is one of these, whose data is in records; else NULL. */
+/* The same, but NULL unless its data is in records. */
 static inline struct dcp_checkpoint *dcp_with_records(struct checkpoint *c)
 {
 	struct dcp_checkpoint *x = dcp_of(c);

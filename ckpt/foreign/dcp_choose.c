@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Programs save averaged weights beside the model's, and dicts of a checkpoint have no
- * order that means something: which is the model is told by what is in them and by their
- * names, or not at all.
+ * Chooses the dict with the model.  Programs may save averaged weights beside the model's, and the
+ * order of a checkpoint's dicts means nothing, so their contents and names must decide.
  */
 #include "ckpt/foreign/dcp_optimizer.h"
 
@@ -23,20 +22,20 @@
  * model. */
 #define SMALLER 16u
 
-#define PARTS_MAX 64u /* of a dict */
+#define PARTS_MAX 64u /* limit of the parts of a dict */
 
 #define WRAPPED "module." /* before all names: of DistributedDataParallel */
 
-#define NAMES_SHOWN 4u /* of dicts, in a message */
+#define NAMES_SHOWN 4u /* number of dicts named in a message */
 
-/* What tells dicts apart; the first that differs decides. */
+/* Evidence for a dict; the first kind that differs decides. */
 enum evidence {
 	HELD,  /* parameters of the optimizer */
-	FITS,  /* of these, those that have a state of their shape */
+	FITS,  /* number of these that have a state of their shape */
 	LARGE, /* without an optimizer: it has many elements */
 	NAME,  /* enum rank */
-	NEAR,  /* elements of the path that are the optimizer's, too */
-	WHOLE, /* all of a dict, not what begins with a word */
+	NEAR,  /* number of the path's elements that are also in the optimizer's path */
+	WHOLE, /* a whole dict, not a part whose names share a prefix */
 	EVIDENCE
 };
 
@@ -49,11 +48,11 @@ struct candidate {
 	size_t skip;            /* characters of these before the model's names */
 	uint64_t floats; /* elements of floating types */
 	bool has_float;  /* a tensor of such a type */
-	bool has_arrays; /* one that is no number */
+	bool has_arrays; /* a tensor that is no number */
 	uint64_t evidence[EVIDENCE];
-	bool parts; /* each tensor of it is in another, too */
+	bool parts; /* each of its tensors is also in another candidate */
 	bool out;   /* another has more evidence */
-	bool named; /* in a message */
+	bool named; /* named in a message */
 };
 
 struct choice {
@@ -236,8 +235,8 @@ static const struct dcp_finding *find_name(const struct choice *c, const char *n
 	return array_find(c->names.v, c->names.n, sizeof(*c->names.v), name);
 }
 
-/* Add what begins as the name of tensor `i` does, up to a dot from where on it is one of the
- * optimizer's, as in a dict of "ema.NAME" and "model.NAME"; names are sorted.  Parts of the
+/* Add the tensors that share a prefix with tensor `i`, up to a dot after which the name is one of
+ * the optimizer's, as in a dict of "ema.NAME" and "model.NAME"; names are sorted.  Parts of the
  * dict are numbered from `first` on. */
 static bool add_part(struct choice *c, size_t whole, size_t first, size_t i)
 {
@@ -264,7 +263,7 @@ static bool add_part(struct choice *c, size_t whole, size_t first, size_t i)
 	return true;
 }
 
-/* Where a dict has none of the optimizer's names, find what precedes these in it. */
+/* If a dict has none of the optimizer's names, find the prefixes of these in it. */
 static int list_parts(struct choice *c)
 {
 	const size_t n = c->n;
@@ -315,7 +314,7 @@ static unsigned common_depth(const struct candidate *x, const struct dcp_prefix 
 	return n;
 }
 
-/* May the tensors be the parameters of an optimizer that has numbers for them? */
+/* Can the tensors be the parameters of an optimizer that numbers them? */
 static bool has_numbers(const struct choice *c, const struct candidate *x)
 {
 	struct errmsg why, *err = c->f->err;
@@ -378,8 +377,8 @@ static bool same_data(const struct candidate *a, const struct candidate *b)
 	return true;
 }
 
-/* Leave those in that have the most evidence, and one of several with the same data.
- * Returns the first of them, and how many there are. */
+/* Keep the candidates with the most evidence, and only one of several with the same data.
+ * Returns the first of them, and their number. */
 static struct candidate *weigh(struct choice *c, size_t *left)
 {
 	struct candidate *best = NULL;
@@ -404,7 +403,7 @@ static struct candidate *weigh(struct choice *c, size_t *left)
 	return best;
 }
 
-/* Append the names of those that are to be named.  Returns how many there are. */
+/* Append the names of candidates marked `named`.  Returns their number. */
 static size_t add_names(const struct choice *c, struct bytebuf *out)
 {
 	size_t n = 0;
@@ -417,7 +416,7 @@ static size_t add_names(const struct choice *c, struct bytebuf *out)
 	return n;
 }
 
-/* Refuse, with the names of all dicts, or of those that are left, between two texts. */
+/* Refuse, with the names of all dicts, or of the remaining ones, between two texts. */
 static int refuse(const struct choice *c, const char *before, bool all, const char *after)
 {
 	const struct dcp_reader *f = c->f;
@@ -443,7 +442,7 @@ static struct candidate *find_wanted(const struct choice *c, const char *wanted)
 	return NULL;
 }
 
-/* Say what was chosen, if there are weights that are not shown; a number is none. */
+/* Note the choice, if there are weights that are not shown; numbers do not count. */
 static void note_others(const struct choice *c, const struct candidate *chosen)
 {
 	struct bytebuf text = { 0 };
@@ -460,7 +459,7 @@ static void note_others(const struct choice *c, const struct candidate *chosen)
 	dcp_model_note(c->f->o, &text);
 }
 
-/* The caller chose a dict: is the optimizer that of another? */
+/* The caller has chosen a dict: check whether the optimizer belongs to another one. */
 static void settle_optimizer(const struct choice *c, const struct candidate *chosen,
 			     const struct candidate *best)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Chunks that lie within the tensor, do not overlap, and have as many elements as it, cover
- * it.  Meshes of ranks cut it into a grid: chunks that begin at one place of a dimension
- * end at one, too, and each such row is looked at by itself.  Others are compared in pairs.
+ * Chunks cover a tensor if they lie within it, do not overlap, and have as many elements.  Meshes
+ * of ranks cut tensors into grids: chunks that begin at the same index of a dimension also end at
+ * the same index, and each such row is checked separately.  Other chunks are compared in pairs.
  */
 #include "ckpt/foreign/dcp_metadata.h"
 
@@ -12,7 +12,7 @@
 #include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"
 
-/* Comparisons for each chunk of a tensor that is cut into no grid. */
+/* Limit of comparisons per chunk of a tensor whose chunks form no grid. */
 #define COMPARISONS_PER_CHUNK 256u
 
 static int by_offset(const void *a, const void *b, void *ctx)
@@ -20,7 +20,7 @@ static int by_offset(const void *a, const void *b, void *ctx)
 	const struct dcp_chunk *x = a, *y = b;
 	const struct dcp_entry *t = ctx;
 
-	/* Empty chunks come first, so that others are compared with none of them. */
+	/* Empty chunks come first, so that no chunk is compared with them. */
 	if (!x->numel != !y->numel)
 		return x->numel ? 1 : -1;
 	for (unsigned d = 0; d < t->ndim; d++)
@@ -53,8 +53,8 @@ static bool overlap(const struct dcp_entry *t, const struct dcp_chunk *x, const 
 	return true;
 }
 
-/* Find two chunks of chunks[first .. end) that overlap, which lie in the order of their
- * offsets in dimension `d` and are alike in those before it. */
+/* Find two overlapping chunks of chunks[first .. end), which are sorted by their offsets in
+ * dimension `d` and equal in earlier dimensions. */
 static int find_overlap(struct cover *c, size_t first, size_t end, unsigned d)
 {
 	const struct dcp_entry *t = c->t;
@@ -77,8 +77,8 @@ static int find_overlap(struct cover *c, size_t first, size_t end, unsigned d)
 	return 0;
 }
 
-/* The end of the row that begins with chunk `i`: of those that are alike in dimension `d`.
- * 0 if it overlaps the next in that dimension. */
+/* The end of the row that begins with chunk `i`: chunks with the same range in dimension `d`. 0
+ * if it overlaps the next row. */
 static size_t end_of_row(const struct dcp_entry *t, size_t i, size_t end, unsigned d)
 {
 	const struct dcp_chunk *x = &t->chunks[i++];
@@ -89,7 +89,7 @@ static size_t end_of_row(const struct dcp_entry *t, size_t i, size_t end, unsign
 	return i < end && t->chunks[i].offset[d] < x->offset[d] + x->size[d] ? 0 : i;
 }
 
-/* Check chunks[first .. end), which are alike in the dimensions before `d`. */
+/* Check chunks[first .. end), which have equal ranges in the dimensions before `d`. */
 static int check_rows(struct cover *c, size_t first, size_t end, unsigned d)
 {
 	int rc = 0;
@@ -113,7 +113,7 @@ int dcp_chunks_check(struct dcp_entry *t, const char *file, struct errmsg *err)
 {
 	struct cover whole = { t, (uint64_t)t->nchunks * COMPARISONS_PER_CHUNK, file, err };
 	uint64_t numel = 0;
-	size_t empty = 0; /* chunks; they come first */
+	size_t empty = 0; /* number of empty chunks, which come first */
 
 	for (size_t i = 0; i < t->nchunks; i++) {
 		const struct dcp_chunk *c = &t->chunks[i];
@@ -182,7 +182,7 @@ uint64_t dcp_chunk_place(const struct dcp_entry *t, const struct dcp_chunk *c, u
 			 uint64_t *at)
 {
 	uint64_t step = t->numel, chunk_step = c->numel, rest = e;
-	uint64_t run = 1; /* elements of the chunk that lie in one piece */
+	uint64_t run = 1; /* contiguous elements of the chunk */
 	unsigned d = t->ndim;
 
 	while (d && (run *= c->size[d - 1], c->size[d - 1] == t->shape[d - 1]))

@@ -38,7 +38,7 @@ static const struct value *attribute(const struct value *v, const char *name)
 	return found;
 }
 
-/* The name of a class that an object, or the argument of a call, is of; or "?". */
+/* The class name of an object, or of the argument of a call; or "?". */
 static const char *class_of(const struct value *v)
 {
 	v = v && value_is_object(v) ? v->obj->callable : v;
@@ -83,7 +83,7 @@ static int read_whole(const struct value_seq *args, const char *name, struct dte
 	return 0;
 }
 
-/* The product of numbers, also of nested tuples of them. */
+/* The product of numbers, which may be in nested tuples. */
 static bool multiply(const struct value *v, unsigned depth, uint64_t *out)
 {
 	const struct value_seq *list = value_items(v);
@@ -97,8 +97,8 @@ static bool multiply(const struct value *v, unsigned depth, uint64_t *out)
 	return true;
 }
 
-/* Read the shape of a mesh: of its tensor of ranks, or of its layout, which has an axis for each
- * dimension, or one tuple for all. */
+/* Read the shape of a mesh: from its tensor of ranks, or from its layout, which has an axis for
+ * each dimension, or one tuple for all. */
 static bool read_mesh_shape(const struct value *mesh, struct mesh *m)
 {
 	const struct value *ranks = attribute(mesh, "mesh"), *layout = attribute(mesh, "_layout");
@@ -142,7 +142,7 @@ static int read_mesh(const struct value *mesh, const char *name, struct mesh *m,
 	return 0;
 }
 
-/* Are dimensions of the mesh that cut the same one of the tensor in their order? */
+/* Do the dimensions of the mesh that cut the same dimension of the tensor come in order? */
 static bool is_in_order(const struct value *order)
 {
 	const struct value_seq *v = value_items(order);
@@ -176,7 +176,7 @@ static void cut(struct dtensor *d, unsigned dim, uint64_t n, uint64_t at)
 struct placement {
 	enum { REPLICATE, SHARD, STRIDED } kind;
 	unsigned dim;
-	uint64_t split; /* STRIDED: chunks that later dimensions of the mesh make */
+	uint64_t split; /* STRIDED: number of chunks that later dimensions of the mesh make */
 };
 
 static int read_placement(const struct value *v, const struct dtensor *d, const char *name,
@@ -203,8 +203,8 @@ static int read_placement(const struct value *v, const struct dtensor *d, const 
 	return 0;
 }
 
-/* Cut the tensor as the dimensions of the mesh do, in their order.  A strided one cuts what the
- * later ones, which are of tensor parallelism, have cut before. */
+/* Cut the tensor as the dimensions of the mesh do, in their order.  A strided dimension cuts the
+ * result of later dimensions, those of tensor parallelism. */
 static int place(struct dtensor *d, const struct mesh *m, const struct value_seq *placements,
 		 const char *name, struct errmsg *err)
 {

@@ -11,7 +11,7 @@
 struct errmsg;
 struct value;
 
-/* What a rank has pickled of a tensor that ranks share. */
+/* A rank's pickled part of a tensor that ranks share. */
 struct dtensor {
 	enum dtype dtype;
 	unsigned ndim;
@@ -20,15 +20,14 @@ struct dtensor {
 	/* A DTensor's part, or a plain tensor, which is whole: */
 	const struct value *local;
 	uint64_t offset[TENSOR_DIMS_MAX], size[TENSOR_DIMS_MAX];
-	bool replica; /* another rank has the same */
+	bool replica; /* another rank has the same part */
 	bool shared;  /* it is no plain tensor */
 	/* A ShardedTensor's shards, or NULL: a list of objects. */
 	const struct value *shards;
 };
 
-/* Read a DTensor, a ShardedTensor or a plain one.  -ENOTSUP for what is none of these, or is
- * placed in a way that is not read; -EBADMSG if it contradicts itself.  `name` is for
- * messages. */
+/* Read a DTensor, a ShardedTensor or a plain one.  -ENOTSUP for any other object, or an
+ * unsupported placement; -EBADMSG if it contradicts itself.  `name` is for messages. */
 int dtensor_read(const struct value *v, const char *name, struct dtensor *out, struct errmsg *err);
 
 /* Set `local`, `offset` and `size` to shard `i` of a ShardedTensor.  Errors as dtensor_read. */

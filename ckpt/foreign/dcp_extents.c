@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where the elements of a tensor are.  Its chunks lie in the order of their offsets, so that
- * those of a band, which have the same range of the first dimension that is cut, are adjacent:
+ * Finds the elements of a tensor.  Its chunks are sorted by offset, so the chunks of a band, which
+ * have the same range of the first cut dimension, are adjacent:
  *
  *	cut along the first dimension	each band is a chunk, and one run
  *	across rows			the band is a gather, whose rows have a piece of each
@@ -71,7 +71,7 @@ int dcp_extents_find(const struct dcp_storage *b, const struct dcp_range *v, siz
 	return rc;
 }
 
-/* Chunks that make up a box: the tensor, or a part of it whose elements follow each other. */
+/* Chunks that form a box: the tensor, or a part of it with contiguous elements. */
 struct band {
 	struct dcp_chunk *v;
 	size_t n;
@@ -81,9 +81,9 @@ struct band {
 struct laying {
 	const struct dcp_storage *b;
 	const struct dcp_entry *t;
-	uint64_t first, end;   /* elements that are wanted */
-	uint64_t at;           /* the first that is not laid out yet */
-	uint64_t base;         /* the first in `out` */
+	uint64_t first, end;   /* requested elements */
+	uint64_t at;           /* the first element that is not laid out yet */
+	uint64_t base;         /* the first element in `out` */
 	struct extent_map out; /* in the tensor's own type */
 	struct gathers *gathers;
 	struct errmsg *err;
@@ -95,7 +95,7 @@ static int fail_many(const struct laying *l)
 			  l->t->key);
 }
 
-/* Append elements [e, e + n) of a chunk.  Those of a view follow each other in short runs. */
+/* Append elements [e, e + n) of a chunk.  A view's elements form short runs. */
 static int add_run(struct laying *l, const struct dcp_chunk *c, const struct tensor *view,
 		   uint64_t e, uint64_t n)
 {
@@ -115,7 +115,7 @@ static int add_run(struct laying *l, const struct dcp_chunk *c, const struct ten
 }
 
 struct run {
-	uint64_t at; /* in the tensor */
+	uint64_t at; /* offset in the tensor */
 	uint64_t e, n;
 	const struct dcp_chunk *c;
 };
@@ -153,7 +153,7 @@ static int list_runs(const struct laying *l, const struct band *band, uint64_t l
 	return 0;
 }
 
-/* Append what is wanted of a band that begins with element `begin`, run by run. */
+/* Append the requested part of a band that begins with element `begin`, run by run. */
 static int add_runs(struct laying *l, const struct band *band, uint64_t begin)
 {
 	const uint64_t low = l->first > begin ? l->first : begin;
@@ -179,7 +179,7 @@ static int add_runs(struct laying *l, const struct band *band, uint64_t begin)
 	return rc;
 }
 
-/* Append a chunk whose elements follow each other in the tensor. */
+/* Append a chunk whose elements are contiguous in the tensor. */
 static int add_chunk(struct laying *l, const struct band *band, uint64_t begin)
 {
 	const struct dcp_chunk *c = band->v;
@@ -207,7 +207,7 @@ static uint64_t product(const uint64_t *v, unsigned from, unsigned end)
 	return n;
 }
 
-/* The chunks from v[i] on that have its range in dimension `d`. */
+/* The number of chunks from v[i] on with the same range in dimension `d`. */
 static size_t count_alike(const struct band *b, size_t i, unsigned d)
 {
 	size_t k = i + 1;
@@ -218,7 +218,7 @@ static size_t count_alike(const struct band *b, size_t i, unsigned d)
 	return k - i;
 }
 
-/* Do ranges of dimension `d` divide a box that begins at `origin` of it into bands? */
+/* Do ranges of dimension `d` divide a box, which begins at index `origin`, into bands? */
 static bool is_divided(const struct band *b, uint64_t origin, unsigned d)
 {
 	uint64_t at = origin;
@@ -237,8 +237,8 @@ struct row {
 	struct geometry g;
 	size_t cap;
 	const struct dcp_chunk *chunks;  /* the sources */
-	uint64_t index[TENSOR_DIMS_MAX]; /* of the dimensions before */
-	unsigned begin;                  /* the first of a row's dimensions */
+	uint64_t index[TENSOR_DIMS_MAX]; /* indices in the dimensions before the row's */
+	unsigned begin;                  /* the row's first dimension */
 };
 
 static bool add_segment(struct row *r, const struct dcp_chunk *c, unsigned d, uint64_t len)
@@ -260,8 +260,8 @@ static bool add_segment(struct row *r, const struct dcp_chunk *c, unsigned d, ui
 	return true;
 }
 
-/* List the pieces of a row from dimension `d` on.  Returns 1 if the chunks are in no grid, or the
- * pieces too many. */
+/* List the pieces of a row from dimension `d` on.  Returns 1 if the chunks form no grid, or
+ * there are too many pieces. */
 static int list_pieces(struct row *r, const struct band *b, unsigned d)
 {
 	const unsigned ndim = r->l->t->ndim;
@@ -286,8 +286,7 @@ static int list_pieces(struct row *r, const struct band *b, unsigned d)
 	return rc;
 }
 
-/* Append a band that has whole ranges of the dimensions before `d`, and no others, as a
- * gather. */
+/* Append a band as a gather; it has whole ranges of the dimensions before `d`, and no others. */
 static int add_gather(struct laying *l, const struct band *b, unsigned d, uint64_t begin)
 {
 	const size_t item = dtype_size(l->t->dtype);
@@ -403,7 +402,7 @@ int dcp_extents_add(const struct dcp_storage *b, const struct dcp_range *r, enum
 	rc = dcp_extents_find(b, r, 1, err);
 	if (rc)
 		return rc;
-	/* Records have shown that there are no more dimensions. */
+	/* The records have shown that there are no more dimensions. */
 	memcpy(all.box, t->shape, t->ndim * sizeof(*all.box));
 	for (; !all.v->numel; all.n--)
 		all.v++;

@@ -19,15 +19,15 @@ struct dcp_range {
 	uint64_t first, numel;
 };
 
-/* Find where all chunks are that have some of the elements, in parallel.  -EBADMSG if a record
- * does not hold what the metadata says; -EIO if a file has changed. */
+/* Locate all chunks that have some of the elements, in parallel.  -EBADMSG if a record
+ * contradicts the metadata; -EIO if a file has changed. */
 int dcp_extents_find(const struct dcp_storage *b, const struct dcp_range *v, size_t n,
 		     struct errmsg *err);
 
 /*
- * Append the elements, converted to `to`: their own type, or float32 if cast_knows() it.
- * A tensor that is cut across its rows becomes gathers, or, if `gathers` is NULL or its
- * chunks are in no grid, runs.  -E2BIG if these are too many; errors as dcp_extents_find.
+ * Append the elements, converted to `to`: their own type, or float32 if cast_knows() it.  A tensor
+ * that is cut across its rows becomes gathers, or, if `gathers` is NULL or its chunks form no grid,
+ * runs.  -E2BIG if there are too many; errors as dcp_extents_find.
  */
 int dcp_extents_add(const struct dcp_storage *b, const struct dcp_range *r, enum dtype to,
 		    struct extent_map *out, struct gathers *gathers, struct errmsg *err);

@@ -23,7 +23,7 @@
 #include "ckpt/foreign/dcp_optimizer.h"
 #include "ckpt/foreign/dcp_storage.h"
 
-/* Do two chunks have the same elements?  Records have checksums of them. */
+/* Do two chunks have the same elements, judging by their records' checksums? */
 static int same_elements(const struct dcp_reader *f, const struct dcp_entry *a, struct dcp_chunk *x,
 			 const struct dcp_entry *b, struct dcp_chunk *y)
 {
@@ -63,8 +63,8 @@ static int find_tie(struct dcp_reader *f, struct dcp_extra *e)
 	return rc < 0 ? rc : 0;
 }
 
-/* Can it be shown?  1, 0, or an error.  Numbers that are conjugated when they are read, as
- * complex ones may be, cannot; only their records tell. */
+/* Can it be shown?  1, 0, or an error.  Complex numbers that are conjugated when read cannot;
+ * only their records tell. */
 static int is_shown(const struct dcp_reader *f, const struct dcp_entry *t)
 {
 	const bool complex =
@@ -79,7 +79,7 @@ static int is_shown(const struct dcp_reader *f, const struct dcp_entry *t)
 	return !rc ? 1 : rc == -ENOTSUP ? 0 : rc;
 }
 
-/* What a module calls its tensor. */
+/* The last component of a tensor's name. */
 static const char *last_name(const struct dcp_entry *t)
 {
 	const char *key = t->path[t->depth - 1], *dot = strrchr(key, '.');
@@ -105,11 +105,11 @@ bool dcp_is_known_buffer(const struct dcp_entry *t)
 	return found;
 }
 
-/* The parameters that are trained, by what modules call them. */
+/* The trained parameters, by the last components of their names. */
 struct trained {
 	const struct dcp_entry **v;
 	size_t n;
-	bool cut; /* all are in several chunks */
+	bool cut; /* all have several chunks */
 };
 
 static int by_last_name(const void *a, const void *b)
@@ -135,7 +135,7 @@ static bool list_trained(const struct dcp_reader *f, struct trained *l)
 	return l->v;
 }
 
-/* Is it, if it is no buffer for certain, a parameter? */
+/* Does a tensor that is no known buffer look like a parameter? */
 static bool is_like_param(const struct trained *l, const struct dcp_entry *t)
 {
 	const char *name = last_name(t);
@@ -146,12 +146,12 @@ static bool is_like_param(const struct trained *l, const struct dcp_entry *t)
 
 static bool is_certain_buffer(const struct dcp_entry *t)
 {
-	/* Quantized weights are of integers, too. */
+	/* Quantized weights are integers, too. */
 	return t->is_buffer || dcp_is_known_buffer(t) ||
 	       (!dcp_is_floating(t->dtype) && strcmp(last_name(t), "weight") != 0);
 }
 
-/* Find which of what is no parameter of the optimizer are buffers. */
+/* Decide which tensors outside of the optimizer are buffers. */
 static int find_buffers(const struct dcp_reader *f)
 {
 	const struct dcp_model *o = f->o;

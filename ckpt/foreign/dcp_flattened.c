@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ranges of flattened blocks become boxes of the whole: rows that are cut, and whole ones
+/* Converts ranges of flattened blocks to boxes of the whole: partial rows, and whole rows
  * between them. */
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +29,7 @@ static bool find_block(const struct dcp_entry *t, const struct dcp_entry *param,
 	return numel == t->shape[n];
 }
 
-/* Add boxes for the elements [at, at + len) of the block that a chunk is of. */
+/* Add boxes for elements [at, at + len) of the block that a chunk belongs to. */
 static bool add_boxes(struct arena *a, const struct dcp_chunk *from, unsigned n,
 		      const uint64_t *block, struct dcp_entry *out, size_t *cap)
 {

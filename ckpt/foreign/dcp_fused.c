@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * torchtitan's models with one projection for queries, keys and values (FusedQKVLinear of
- * models/common/attention.py) save three weights, wq, wk and wv, as models without it, but the
- * optimizer's states of wqkv, which has for each head of keys the rows of the heads of queries
- * that share it, then its own, then those of the values.  States are divided as the weights.
+ * models/common/attention.py) save three weights, wq, wk and wv, like models without it, but the
+ * optimizer's states of the single parameter wqkv.  For each head of keys, wqkv has the rows of the
+ * query heads that share it, then the key's, then the value's.  The states are divided like the
+ * weights.
  */
 #include "ckpt/foreign/dcp_optimizer.h"
 
@@ -20,14 +21,14 @@
 #define PARTS 3u
 #define HEADS_MAX 4096u
 
-/* What one parameter of the optimizer is to the model. */
+/* How a parameter of the optimizer corresponds to weights of the model. */
 struct fused {
 	const struct dcp_entry *weights[PARTS];
 	const char *names[PARTS];
 	uint64_t head;           /* rows of a head */
-	uint64_t rows[PARTS];    /* for each head of keys */
+	uint64_t rows[PARTS];    /* rows of each weight for each head of keys */
 	uint64_t before[PARTS];  /* rows before these */
-	uint64_t heads, rows_of; /* heads of keys; rows for each, in all */
+	uint64_t heads, rows_of; /* number of key heads; rows for each, in all */
 };
 
 static const struct dcp_entry *find_weight(const struct dcp_reader *f, const char *prefix, size_t n,
@@ -37,8 +38,7 @@ static const struct dcp_entry *find_weight(const struct dcp_reader *f, const cha
 	return *name ? dcp_weight_find(f, *name) : NULL;
 }
 
-/* The rows of a head: the option's, or the width of a norm of each head's queries; 0 if
- * nothing tells. */
+/* The rows of a head: the option's, or the width of a norm of each head's queries; 0 if unknown. */
 static uint64_t find_head(const struct dcp_reader *f, const char *prefix, size_t n)
 {
 	const struct dcp_entry *norm;
@@ -54,7 +54,7 @@ static uint64_t find_head(const struct dcp_reader *f, const char *prefix, size_t
 	return norm && norm->ndim == 1 ? norm->shape[0] : 0;
 }
 
-/* Is it such a parameter, which the model has only in parts?  1, 0, or an error. */
+/* Is it a fused parameter, which the model has only in parts?  1, 0, or an error. */
 static int is_fused(const struct dcp_reader *f, const char *param, struct fused *x)
 {
 	static const char *const parts[PARTS] = { "wq", "wk", "wv" };
@@ -98,7 +98,7 @@ static int is_fused(const struct dcp_reader *f, const char *param, struct fused 
 	return 1;
 }
 
-/* Is it a state of that shape? */
+/* Does a state have that shape? */
 static bool has_shape(const struct dcp_entry *t, const struct fused *x)
 {
 	const struct dcp_entry *w = x->weights[0];
@@ -107,7 +107,7 @@ static bool has_shape(const struct dcp_entry *t, const struct fused *x)
 	       memcmp(t->shape + 1, w->shape + 1, (w->ndim - 1) * sizeof(*w->shape)) == 0;
 }
 
-/* Add to `out` what a chunk has of rows [from, from + n), which are rows from `to` on there. */
+/* Add to `out` the part of a chunk in rows [from, from + n), which become rows from `to` on. */
 static bool add_rows(struct arena *a, const struct dcp_chunk *c, uint64_t from, uint64_t n,
 		     uint64_t to, struct dcp_entry *out, size_t *cap)
 {
@@ -180,7 +180,7 @@ static int divide_states(struct dcp_reader *f, const char *param, const struct f
 	return rc;
 }
 
-/* Put the weights into a group in the place of what they are parts of. */
+/* Replace a fused parameter of a group by its weights. */
 static int divide_group(struct dcp_reader *f, struct dcp_group *g, struct dcp_findings *to,
 			size_t *cap, bool *any)
 {

@@ -31,7 +31,7 @@
 #define COMMON_RECORD "common_state/"
 #define COMMON_MAX (64u << 20)
 
-/* A number, or a tensor with one. */
+/* Read a number, or a tensor with one. */
 static int read_common_step(const struct ptfile *pt, struct value *v, struct arena *a, int64_t *out,
 			    struct errmsg *err)
 {
@@ -69,7 +69,7 @@ static bool is_true(const struct value *v)
 	return v && v->kind == VALUE_BOOL && v->b;
 }
 
-/* Take over a group.  Options that an optimizer scales others by are not told apart. */
+/* Take over a group.  Options that scale others cannot be distinguished. */
 static void add_group(struct dcp_megatron *x, struct arena *a, const struct value *group,
 		      size_t *cap)
 {
@@ -123,7 +123,7 @@ static int read_common(struct dcp_megatron *x, struct arena *a, const struct ptf
 size_t dcp_megatron_group(const struct dcp_megatron *x, const char *name, unsigned ndim)
 {
 	const char *of_experts = strstr(name, ".experts.experts.");
-	/* Unless each has its number in its name, experts of a layer are one tensor. */
+	/* Unless their names have numbers, all experts of a layer are one tensor. */
 	const bool many = of_experts && (of_experts[17] < '0' || of_experts[17] > '9');
 	const bool norm = x->qk_decays &&
 			  (strstr(name, "q_layernorm.") || strstr(name, "k_layernorm."));
@@ -164,8 +164,8 @@ static void add_entry(struct dcp_metadata *m, struct dcp_entry t, const char *st
 		m->entries[m->nentries++] = t;
 }
 
-/* Add an entry for each layer of a stack.  The layer's number goes before `rest` in the
- * name.  Chunks are in the order of layers, so that those of a layer are adjacent. */
+/* Add an entry for each layer of a stack.  The layer's number goes before `rest` in the name.
+ * Chunks are in the order of layers, so the chunks of a layer are adjacent. */
 static int add_layers(struct dcp_metadata *m, const struct dcp_entry *stack, const char *state,
 		      const char *name, const char *rest)
 {
@@ -262,7 +262,7 @@ static int arrange_all(struct dcp_megatron *x, struct dcp_metadata *m, const cha
 	return rc;
 }
 
-/* Has the metadata keys that only Megatron-Core writes, whose other file is missing? */
+/* Does the metadata have keys of Megatron-Core, although common.pt is missing? */
 static bool is_half(const struct dcp_metadata *m)
 {
 	bool found = false;
@@ -273,7 +273,7 @@ static bool is_half(const struct dcp_metadata *m)
 	return found;
 }
 
-/* Open what later versions have in a record instead of a file; 1 if there is none. */
+/* Open the record that later versions have instead of the file; 1 if there is none. */
 static int open_record(struct dcp_metadata *m, struct uckpt *u, struct ptfile *pt,
 		       struct errmsg *err)
 {
@@ -303,7 +303,7 @@ static int open_record(struct dcp_metadata *m, struct uckpt *u, struct ptfile *p
 	return rc ?: ptfile_open_source(pt, &src, err);
 }
 
-/* Open the file; 1 if there is none, and need not be. */
+/* Open common.pt; 1 if it does not exist and is not needed. */
 static int open_file(struct dcp_metadata *m, struct uckpt *u, const char *dir, struct ptfile *pt,
 		     bool *found, struct errmsg *err)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The metadata of a PyTorch distributed checkpoint, of which torch has no other
- * description than torch/distributed/checkpoint/metadata.py and filesystem.py:
+ * The metadata of a PyTorch distributed checkpoint, of which torch has no other description than
+ * torch/distributed/checkpoint/metadata.py and filesystem.py:
  *
  *   Metadata
  *     state_dict_metadata  {key: TensorStorageMetadata | BytesStorageMetadata}
@@ -13,10 +13,9 @@
  *			      _StorageInfo {relative_path, offset, length,
  *					    transform_descriptors}}
  *
- * Objects are read as data and found by the names of their classes (unpickle.c).
- * Attributes that are not named here, such as Megatron's all_local_plans, are not looked
- * at.  Views of ours have calls of the classes instead, whose arguments are attributes in
- * this order (views/dcpview_metadata.c).
+ * Objects are read as data and found by the names of their classes (unpickle.c).  Attributes that
+ * are not named here, such as Megatron's all_local_plans, are ignored.  Our own views have calls of
+ * the classes instead, whose arguments are the attributes in this order (views/dcpview_metadata.c).
  */
 #include "ckpt/foreign/dcp_metadata.h"
 
@@ -39,8 +38,8 @@ struct reader {
 	struct dcp_pickle p;
 	struct dcp_entry *entries; /* the directory's, in `m`; by key until sort_entries() */
 	size_t n;
-	struct hashtab found; /* entries by the words that name them */
-	pickle_word last;     /* the file that was found last, as it is named */
+	struct hashtab found; /* entries by the words of their keys */
+	pickle_word last;     /* the last file that was found, by its word */
 	uint32_t last_number;
 	struct errmsg *err;
 };
@@ -56,7 +55,7 @@ static int dcp_nomem(const struct reader *r)
 				   : errmsg_nomem(r->err, r->file);
 }
 
-/* Return `n` sizes or offsets, or NULL.  Of tensors without dimensions there may be none. */
+/* Return `n` sizes or offsets, or NULL.  A tensor without dimensions may have none. */
 static const uint64_t *dims_of(pickle_word w, size_t n)
 {
 	static const uint64_t none;
@@ -126,7 +125,7 @@ static bool ends_with(const struct value_str *t, const char *end)
 	return t->len >= n && memcmp(t->p + t->len - n, end, n) == 0;
 }
 
-/* Take over where a chunk's record is. */
+/* Set the place of a chunk's record. */
 static int read_info(struct reader *r, const char *key, pickle_word info, struct dcp_chunk *c)
 {
 	const pickle_word path = dcp_attribute(info, DCP_INFO, 0);
@@ -299,7 +298,7 @@ static int read_storage(struct reader *r, const struct dcp_pairs *storage)
 	return rc ?: r->m->arena.failed ? dcp_nomem(r) : 0;
 }
 
-/* Take over an element of a path; NULL if it is none. */
+/* Copy an element of a path; NULL if it is invalid. */
 static const char *read_step(const struct reader *r, pickle_word w)
 {
 	struct value_str t;
@@ -333,17 +332,17 @@ static int read_path(const struct reader *r, struct dcp_entry *t, const pickle_w
 	return a->failed ? dcp_nomem(r) : 0;
 }
 
-/* Of an entry in the order of planner_data, by which state_dict_metadata has others. */
+/* The position of an entry of planner_data in state_dict_metadata. */
 struct order {
-	size_t at;    /* its place in state_dict_metadata; SIZE_MAX for no tensor */
-	size_t least; /* the least of the entries before it */
+	size_t at;    /* position in state_dict_metadata; SIZE_MAX if it is no tensor */
+	size_t least; /* the least position of the preceding entries */
 };
 
 /*
- * Copy the entries with the stages of a pipeline in their order.  planner_data begins with the
- * last rank, and has of earlier ranks what the later ones have not (torch merges their dicts
- * by a ChainMap); state_dict_metadata begins with the first rank.  A stage begins with a
- * tensor from which on all are in the latter before those that precede it in the former.
+ * Copy the entries with the stages of a pipeline in their order.  planner_data begins with the last
+ * rank, followed by keys that only earlier ranks have (torch merges their dicts by a ChainMap);
+ * state_dict_metadata begins with the first rank.  A stage begins at a tensor of planner_data if it
+ * and all later ones precede all earlier ones in state_dict_metadata.
  */
 static void order_stages(const struct dcp_entry *entries, const struct order *o, size_t n,
 			 struct dcp_entry *out)
@@ -373,8 +372,8 @@ static void find_places(struct reader *r, const struct dcp_pairs *entries, size_
 	}
 }
 
-/* Give the entries their paths and their order, which is that of planner_data: the order of
- * keys is that in which ranks had parts of them. */
+/* Give the entries their paths and their order, which is that of planner_data: the order of keys
+ * depends on which ranks had parts of them. */
 static int sort_entries(struct reader *r, const struct dcp_pairs *entries,
 			const struct dcp_pairs *paths)
 {

@@ -27,64 +27,64 @@ struct dcp_chunk {
 	const uint64_t *offset, *size; /* of each dimension of the entry */
 	uint64_t numel;
 	uint32_t file;         /* its number */
-	_Atomic bool strided;  /* its elements are in no row-major order */
-	uint64_t at, len;      /* of the record, bytes */
-	uint64_t skip, of;     /* elements of the record before it, and in all; 0 of: it is all */
+	_Atomic bool strided;  /* its elements are not row-major */
+	uint64_t at, len;      /* of the record, in bytes */
+	uint64_t skip, of;     /* elements of the record before the chunk, and in all; if `of` is
+	                        * 0, the chunk is the whole record */
 	_Atomic uint32_t crc;  /* CRC-32 of the elements, as the record has it; 0: none */
-	_Atomic uint64_t data; /* where the elements are in the file, bytes; 0: neither is
-				* known yet */
-	const struct stored *view; /* of a strided one that is in no record; or NULL */
+	_Atomic uint64_t data; /* offset of the elements in the file, in bytes; 0: not known yet,
+	                        * nor is `crc` */
+	const struct stored *view; /* for a strided chunk that is in no record; or NULL */
 };
 
 /* An entry of the state dict: a tensor, or any other object. */
 struct dcp_entry {
 	const char *key;   /* first: array_by_text */
-	const char **path; /* the way to it in nested dicts and lists */
+	const char **path; /* path to it in nested dicts and lists */
 	unsigned depth;    /* elements of the path, at least 1 */
 	const char *name;  /* in the model that was chosen; NULL: it is none of its tensors */
 	const struct dcp_param *owner; /* of such a tensor: the optimizer's parameter, or NULL */
 	bool is_tensor;
-	bool is_buffer;   /* probably: ranks have parts of other tensors, and all of this one; or
-			   * what dcp_extras.c tells */
-	bool is_layer;    /* one of a stack: records have one more dimension, of size 1 */
-	enum dtype dtype; /* DTYPE_OTHER: not one that we know */
+	bool is_buffer;   /* probably a buffer: ranks have parts of other tensors, but all of
+	                   * this one; or dcp_extras.c has decided */
+	bool is_layer;    /* one layer of a stack: records have one more dimension, of size 1 */
+	enum dtype dtype; /* DTYPE_OTHER: an unknown type */
 	unsigned ndim;
 	const uint64_t *shape;
 	uint64_t numel;
-	struct dcp_chunk *chunks; /* of a tensor in row-major order of their first elements;
-				   * of an object one, or none */
+	struct dcp_chunk *chunks; /* of a tensor: sorted by their first elements; of an object:
+	                           * one, or none */
 	size_t nchunks;
-	struct value *value; /* of an object that was read already, or NULL */
+	struct value *value; /* of an object that has been read, or NULL */
 };
 
 /* One or two directories' metadata. */
 struct dcp_metadata {
 	struct arena arena;
-	struct dcp_entry *entries; /* in the order of the dicts that were saved */
+	struct dcp_entry *entries; /* in the order of the saved dicts */
 	size_t nentries, cap;
-	const char **files; /* paths, by number; also of what describes them */
+	const char **files; /* paths, by number; including the metadata's */
 	size_t nfiles, files_cap;
 	struct hashtab by_path;
 	const char *refused; /* why entries of the optimizer cannot be read; or NULL */
 };
 
 /*
- * Read the metadata of a directory, and add its entries.  Nothing else is opened; whether
- * the chunks make up their tensors is checked.  -EBADMSG for a damaged or hostile file,
- * which the message names; -ENOTSUP for transforms and formats that are not read; -E2BIG,
- * -ENOMEM, or as io_open.
+ * Read the metadata of a directory, and add its entries.  Opens nothing else, and checks that
+ * chunks cover their tensors.  -EBADMSG for a damaged or hostile file, which the message names;
+ * -ENOTSUP for transforms and formats that are not read; -E2BIG, -ENOMEM, or as io_open.
  */
 int dcp_metadata_add(struct dcp_metadata *m, struct uckpt *u, const char *dir, struct errmsg *err);
 
 /* The number of a file, which is added if it is a new one; -1 when memory runs out. */
 int64_t dcp_metadata_add_file(struct dcp_metadata *m, const char *path);
 
-/* The entries of a checkpoint by key, which the caller frees, and one of these; NULL when
- * memory runs out, or if there is none. */
+/* The entries of a checkpoint, sorted by key, which the caller frees; and one of these.  NULL
+ * when memory runs out, or if there is no such entry. */
 struct dcp_entry **dcp_entries_by_key(const struct dcp_metadata *m);
 struct dcp_entry *dcp_entry_of_key(struct dcp_entry *const *by_key, size_t n, const char *key);
 
-/* Is a chunk's record its elements and nothing else, in a file of safetensors? */
+/* Does a chunk's record have only its elements, in a file of safetensors? */
 bool dcp_is_raw(const struct dcp_entry *t, const struct dcp_chunk *c);
 
 /* Do two tensors have the same shape? */
@@ -93,17 +93,17 @@ bool dcp_same_shape(const struct dcp_entry *a, const struct dcp_entry *b);
 void dcp_metadata_done(struct dcp_metadata *m);
 
 /*
- * Sort the chunks of a tensor and check that each element is in exactly one of them.
- * torch checks it when it saves on several ranks, and never when it loads.  -EBADMSG if
- * not, -E2BIG for chunks that take too long to compare; `file` is for messages.
+ * Sort the chunks of a tensor and check that each element is in exactly one of them. torch checks
+ * this when it saves on several ranks, but never when it loads.  -EBADMSG if not, -E2BIG for chunks
+ * that take too long to compare; `file` is for messages.
  */
 int dcp_chunks_check(struct dcp_entry *t, const char *file, struct errmsg *err);
 
 /*
- * Give a state that has the elements of each block of its parameter in one row, as
- * Megatron-Core's ShardedTensors with a flattened_range are saved, the shape of the parameter:
- * [X/x, Y/y, x*y] for blocks of [x, y] becomes [X, Y], and a range of a row several chunks.
- * One that is nothing of the kind stays as it is.  -ENOMEM; errors of dcp_chunks_check.
+ * Give a flattened state the shape of its parameter.  Megatron-Core saves ShardedTensors with a
+ * flattened_range so that each row has the elements of a block: [X/x, Y/y, x*y] for blocks of [x,
+ * y] becomes [X, Y], and a range of a row becomes several chunks.  Other states stay unchanged.
+ * -ENOMEM; errors of dcp_chunks_check.
  */
 int dcp_unflatten(struct dcp_metadata *m, struct dcp_entry *t, const struct dcp_entry *param,
 		  const char *file, struct errmsg *err);
@@ -112,15 +112,15 @@ int dcp_unflatten(struct dcp_metadata *m, struct dcp_entry *t, const struct dcp_
  * NULL. */
 struct dcp_chunk *dcp_chunk_find(const struct dcp_entry *t, const uint64_t *offset);
 
-/* Where the elements of a chunk lie in its tensor; both are row-major, so that elements
- * have the same order in both. */
+/* The places of a chunk's elements in its tensor; both are row-major, so elements have the same
+ * order in both. */
 
-/* The number of a chunk's elements that come before element `e` of the tensor; `e` may be
- * the number of all. */
+/* The number of a chunk's elements before element `e` of the tensor; `e` may be the tensor's
+ * numel. */
 uint64_t dcp_chunk_before(const struct dcp_entry *t, const struct dcp_chunk *c, uint64_t e);
 
-/* The place in the tensor of element `e` of the chunk.  Returns the number of elements
- * that follow each other from there on in both, itself included. */
+/* The place in the tensor of element `e` of the chunk.  Returns the number of elements from
+ * there on that are contiguous in both. */
 uint64_t dcp_chunk_place(const struct dcp_entry *t, const struct dcp_chunk *c, uint64_t e,
 			 uint64_t *at);
 

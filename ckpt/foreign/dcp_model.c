@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which key is which.  A state dict has no schema, but what torch's get_state_dict
+ * Interprets keys.  A state dict has no schema, but what torch's get_state_dict
  * (torch/distributed/checkpoint/state_dict.py) makes of an optimizer has one:
  *
  *   (..., "state", NAME, FIELD)	(..., "param_groups", G, FIELD)
  *   (..., "state.NAME.FIELD")		(..., "param_groups.NAME.FIELD")   flattened
  *
- * The model's tensors are (..., NAME), where the optimizer's names tell what comes before.
- * Paths are those of planner_data: joined keys are ambiguous.
+ * The model's tensors are (..., NAME), where the optimizer's names determine the prefix.  Paths are
+ * those of planner_data: joined keys are ambiguous.
  */
 #include "ckpt/foreign/dcp_model.h"
 
@@ -73,7 +73,7 @@ static int read_number(const struct dcp_reader *f, struct dcp_entry *t, struct v
 			   value_kind_name(*v));
 }
 
-/* Take the steps that the parameters of a group have counted. */
+/* Read the steps that the parameters of a group have counted. */
 static int read_step(const struct dcp_reader *f, struct dcp_entry *t, double *step)
 {
 	struct value *v;
@@ -90,7 +90,7 @@ static int read_step(const struct dcp_reader *f, struct dcp_entry *t, double *st
 	return 0;
 }
 
-/* Add a state that the parameter `p`, the first with states, has. */
+/* Add a state of parameter `p`, the group's first with states. */
 static int add_state(const struct dcp_reader *f, struct dcp_group *g, const struct dcp_param *p,
 		     const struct dcp_finding *e)
 {
@@ -125,7 +125,7 @@ static void add_zero_states(const struct dcp_reader *f, struct dcp_group *g)
 	g->states[2] = (struct dcp_state){ .name = "exp_avg_sq", .flat = true };
 }
 
-/* The first parameter of a group that has states; NULL if none has any. */
+/* The first parameter of a group that has states, with these; NULL if none has any. */
 static const struct dcp_param *find_first(const struct dcp_group *g)
 {
 	for (size_t i = 0; i < g->nparams; i++)
@@ -142,7 +142,7 @@ static int find_states(const struct dcp_reader *f, struct dcp_group *g)
 	const size_t n = p ? p->nfound : 0;
 	int rc = 0;
 
-	/* Those of the checkpoint or of add_zero_states, and Megatron's step. */
+	/* States of the checkpoint or of add_zero_states, and Megatron's step. */
 	g->states = arena_alloc(f->a, (n + 3 + 1) * sizeof(*g->states));
 	if (!g->states)
 		return errmsg_nomem(f->err, f->file);
@@ -190,7 +190,7 @@ static int find_param_states(const struct dcp_reader *f, const struct dcp_group 
  * zeros. */
 static int complete_group(struct dcp_reader *f, struct dcp_group *g)
 {
-	double step = -1; /* of the first parameter; not known yet */
+	double step = -1; /* of the first parameter; -1: not known yet */
 	int rc = find_states(f, g);
 
 	for (size_t i = 0; !rc && i < g->nparams; i++) {
@@ -241,7 +241,7 @@ static int divide_group(struct dcp_reader *f)
 {
 	const struct dcp_megatron *x = f->megatron;
 	const struct dcp_group all = *f->o->groups;
-	const size_t n = x->told ? x->ngroups : 0; /* at most four */
+	const size_t n = x->told ? x->ngroups : 0; /* at most four groups */
 	struct dcp_group *v = arena_alloc(f->a, (n + 1) * sizeof(*v));
 	bool told = x->told;
 
@@ -272,8 +272,8 @@ static int divide_group(struct dcp_reader *f)
 	return 0;
 }
 
-/* Make the one group of a checkpoint that records none: all floating tensors of the model but
- * for buffers, or with an optimizer that is read those that have states. */
+/* Make one group for a checkpoint that records none: of all floating tensors of the model except
+ * buffers, or if an optimizer is read, of those that have states. */
 static int set_one_group(struct dcp_reader *f)
 {
 	struct dcp_group *g = arena_alloc(f->a, sizeof(*g));
@@ -299,9 +299,8 @@ static int set_one_group(struct dcp_reader *f)
 										 : 0;
 }
 
-/* States may be quantized, which their records show, and the metadata does not.  Small ones of
- * such an optimizer are plain, so look at those of the largest parameter.  -ENOTSUP if they
- * are. */
+/* States may be quantized, which only their records show.  Such an optimizer keeps small states
+ * plain, so check those of the largest parameter.  -ENOTSUP if they are. */
 static int check_plain(const struct dcp_reader *f)
 {
 	const struct dcp_group *group = NULL;
@@ -360,7 +359,7 @@ static int complete_groups(struct dcp_reader *f)
 }
 
 /* List the parameters that have states but are in no group, in the model's order; the first
- * `*before` come before those that are in one.  NULL if memory runs out. */
+ * `*before` precede the parameters in groups.  NULL if memory runs out. */
 static struct dcp_param *list_unlisted(const struct dcp_reader *f, size_t *n, size_t *before)
 {
 	struct dcp_param *v = arena_alloc(f->a, (f->m->nentries + 1) * sizeof(*v));
@@ -398,10 +397,9 @@ static int note_unlisted(struct dcp_reader *f, const char *first, size_t n)
 }
 
 /*
- * Stages of a pipeline save states under the names of parameters, but groups under the same
- * numbers: of a group's `params`, the file has those of one stage
- * (get_optimizer_state_dict without flatten_optimizer_state_dict).  Add the others if there
- * is one group.
+ * Stages of a pipeline save states under the names of parameters, but groups under equal numbers: a
+ * group's `params` in the file are those of one stage (get_optimizer_state_dict without
+ * flatten_optimizer_state_dict).  Add the others if there is one group.
  */
 static int add_unlisted(struct dcp_reader *f)
 {
@@ -437,7 +435,7 @@ static int find_groups(struct dcp_reader *f)
 	return rc ?: complete_groups(f);
 }
 
-/* Take out of all names what wrappers of modules put in. */
+/* Remove from all names the parts that wrappers of modules add. */
 static int clean_names(const struct dcp_reader *f)
 {
 	for (size_t i = 0; i < f->m->nentries; i++) {

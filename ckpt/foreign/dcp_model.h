@@ -18,24 +18,24 @@ struct value;
 /* A state of the parameters of a group. */
 struct dcp_state {
 	const char *name;
-	bool flat;             /* one element for each of a parameter's */
+	bool flat;             /* has one element for each element of a parameter */
 	struct dcp_entry *entry; /* else: a tensor without dimensions, or NULL: */
 	struct value *number;
 };
 
 struct dcp_param {
-	const char *name;  /* until the model is known, perhaps its number */
-	const char *known; /* the name that is recorded beside that, or NULL */
+	const char *name;  /* until the model is known, perhaps a number */
+	const char *known; /* the name recorded for that number, or NULL */
 	const struct dcp_finding *found; /* its states, as dcp_findings_find */
 	size_t nfound;
 	struct dcp_entry *weight;
 	struct dcp_entry *master;  /* the weight in float32, or `weight` */
-	struct dcp_entry **states; /* the flat ones, by number in the group; NULL: zeros */
+	struct dcp_entry **states; /* the flat states, by number in the group; NULL: zeros */
 };
 
-/* A group of the optimizer's. */
+/* A group of the optimizer. */
 struct dcp_group {
-	struct dcp_param *params; /* in the optimizer's order; have only names at first */
+	struct dcp_param *params; /* in the optimizer's order; initially only with names */
 	size_t nparams, cap;
 	struct dcp_state *states;
 	size_t nstates;
@@ -50,7 +50,7 @@ struct dcp_extra {
 	const struct dcp_param *same; /* the parameter, or NULL */
 };
 
-/* What the keys of a checkpoint mean. */
+/* The interpretation of a checkpoint's keys. */
 struct dcp_model {
 	struct arena arena;
 	struct dcp_group *groups;
@@ -60,33 +60,33 @@ struct dcp_model {
 	int64_t step;      /* the highest; 0 if there is none */
 	bool steps_differ; /* within a group: the first parameter's is used */
 	bool has_optimizer;
-	struct errmsg_list notes; /* about what was chosen or left out, for people */
+	struct errmsg_list notes; /* about choices and omissions, for the user */
 	const char *unread;  /* a tensor of the optimizer that is not read; or NULL */
 	enum dtype weights;  /* the type of the first parameter's master */
-	const char *refused; /* why the optimizer is not read: it has no states then */
+	const char *refused; /* why the optimizer is not read, so that there are no states */
 };
 
 /* The file beside the metadata of Megatron-LM's checkpoints. */
 #define DCP_MEGATRON_COMMON "common.pt"
 
-/* What that file has. */
+/* The contents of that file. */
 struct dcp_megatron {
 	bool found;
 	struct dcp_megatron_group {
 		struct value *options; /* in the arena of the metadata */
-		bool decays, expert;   /* which parameters it has */
+		bool decays, expert;   /* kind of parameters in the group */
 	} *groups; /* at least one */
 	size_t ngroups;
-	bool told;          /* that tells all groups apart */
+	bool told;          /* the rule determines all groups */
 	bool qk_decays;     /* weights of layer norms of queries and keys decay, too */
 	int64_t step;       /* of the optimizer */
 	int64_t iteration;
-	const char *unread; /* key of a tensor of the optimizer that is no state of a
-			     * parameter, such as a bucket; or NULL */
+	const char *unread; /* key of a tensor of the optimizer that is not a parameter's state,
+	                     * such as a bucket; or NULL */
 };
 
-/* Which group has a parameter: Megatron-Core's rule (optimizer/__init__.py), since its files
- * do not say. */
+/* Return the group of a parameter by Megatron-Core's rule (optimizer/__init__.py), since its
+ * files do not record it. */
 size_t dcp_megatron_group(const struct dcp_megatron *x, const char *name, unsigned ndim);
 
 /*

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What torch.optim.Optimizer.state_dict() returns has numbers for parameters, which go on
- * from group to group.  Names are recorded where the optimizer was given them (param_names);
- * otherwise the order of the model and the shapes of the states tell, or nothing does.
+ * torch.optim.Optimizer.state_dict() numbers parameters through all groups.  Names are recorded
+ * only if the optimizer got them (param_names); otherwise the model's order and the shapes of the
+ * states must identify parameters.
  */
 #include "ckpt/foreign/dcp_optimizer.h"
 
@@ -13,10 +13,10 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/format/cast.h"
 
-/* Limit of groups times tensors, so that many groups take no minutes. */
+/* Limit of groups times tensors, so that many groups do not take minutes. */
 #define STEPS_MAX (UINT64_C(1) << 26)
 
-/* A shape that parameters of a group have. */
+/* A shape of parameters of a group. */
 struct shape {
 	const struct dcp_entry *like;
 	size_t group;
@@ -28,9 +28,10 @@ struct matching {
 	struct dcp_entry **tensors;
 	size_t n;
 	const struct dcp_entry **like; /* of each parameter: a state of its shape, or NULL */
-	size_t *first, *last;         /* of each: tensors that it may be at the earliest, latest */
-	bool *tied;                   /* of each tensor: it is another name of one before */
-	bool buffers;                 /* what is probably a buffer may be a parameter */
+	size_t *first, *last;         /* of each: the earliest and the latest tensor that it may
+	                               * be */
+	bool *tied;                   /* of each tensor: it is another name of an earlier one */
+	bool buffers;                 /* a tensor that is probably a buffer may be a parameter */
 	struct shape *shapes;         /* sorted, each once */
 	size_t nshapes;
 };
@@ -51,7 +52,7 @@ static int by_shape(const void *a, const void *b)
 	return compare_shapes(((const struct shape *)a)->like, ((const struct shape *)b)->like);
 }
 
-/* A state with the parameter's shape: the first of those that have the most dimensions. */
+/* A state with the parameter's shape: the first with the most dimensions. */
 static const struct dcp_entry *find_like(const struct dcp_reader *f, const char *number)
 {
 	const struct dcp_entry *like = NULL;
@@ -65,7 +66,7 @@ static const struct dcp_entry *find_like(const struct dcp_reader *f, const char 
 	return like;
 }
 
-/* List the shapes of all parameters, and whose they are. */
+/* List the shapes of all parameters, with their groups. */
 static void list_shapes(struct matching *m)
 {
 	const struct dcp_model *o = m->f->o;
@@ -111,7 +112,7 @@ static bool fits(const struct matching *m, size_t group, size_t i, size_t k)
 	       (!m->like[i] || dcp_same_shape(m->like[i], t));
 }
 
-/* Find other names of matrices.  Vectors that are alike may be constants. */
+/* Find other names of matrices.  Equal vectors may just be constants. */
 static int find_tied(struct matching *m)
 {
 	int rc = 0;
@@ -126,7 +127,7 @@ static int find_tied(struct matching *m)
 	return rc < 0 ? rc : 0;
 }
 
-/* May another tensor be the parameter, too? */
+/* Can another tensor be the parameter, too? */
 static int check_only(const struct matching *m, size_t i, const char *number)
 {
 	const struct dcp_reader *f = m->f;
@@ -199,7 +200,7 @@ int dcp_numbers_match(struct dcp_reader *f, const struct dcp_findings *tensors,
 {
 	const size_t n = tensors->n, count = dcp_model_count(f->o);
 
-	/* Most dicts are none of the model, and there may be many. */
+	/* Most dicts are not the model, and there may be many. */
 	if (n < count)
 		return ERRMSG_FILE(f, -ENOTSUP,
 			"the optimizer has %zu parameters, which have no names, and the model %zu tensors",

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What DeepSpeed would have pickled, had it saved the checkpoint from one rank with ZeRO
- * stage 1, but for what rows have. */
+/* Makes the objects that DeepSpeed would have pickled from one rank with ZeRO stage 1, without
+ * the data of rows. */
 #include "ckpt/base/array.h"
 #include "ckpt/foreign/dcp.h"
 #include "ckpt/format/names.h"
@@ -44,7 +44,7 @@ static struct value *model_states(struct arena *a, int64_t step)
 	return value_new_fields(a, fields, COUNT(fields));
 }
 
-/* The tensor that a group has for all of its parameters. */
+/* A tensor of a group that all of its parameters share. */
 static struct value *number(struct dcp_checkpoint *x, const struct dcp_state *s,
 			    struct file_layout *d)
 {

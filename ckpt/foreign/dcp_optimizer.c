@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An optimizer's groups.  The flattened form has each group's options once for each of its
- * parameters: those with equal options are one group here, in the order of the first.
+ * An optimizer's groups.  The flattened form repeats a group's options for each of its parameters:
+ * here parameters with equal options form a group, in the order of the first ones.
  */
 #include "ckpt/foreign/dcp_optimizer.h"
 
@@ -16,18 +16,18 @@
 #include "ckpt/format/pickle.h"
 #include "ckpt/format/value.h"
 
-#define ENTRIES_MAX 128u /* states of a parameter, or options */
+#define ENTRIES_MAX 128u /* limit of the states or options of a parameter */
 
-/* Parameters of groups without numbers may have this many different options. */
+/* Limit of the different options of parameters in groups without numbers. */
 #define FLAT_GROUPS_MAX 256u
 
-/* What the path of an optimizer's entry says. */
+/* The parsed path of an optimizer's entry. */
 struct parsed {
 	const char *name; /* of the parameter, or the number of the group */
 	const char *field;
 	bool of_group; /* of param_groups */
-	bool flat;     /* names of parameters stand for groups, too */
-	/* Without a name it has all groups, which are one object before torch 2.4. */
+	bool flat;     /* the names of parameters are used for groups, too */
+	/* Without a name, the entry has all groups, which are one object before torch 2.4. */
 };
 
 const char *dcp_name_clean(struct arena *a, const char *name)
@@ -71,7 +71,7 @@ static bool split(struct arena *a, const char *text, struct parsed *e)
 	return e->name;
 }
 
-/* Is the entry an optimizer's, if what follows `depth` elements of its path is? */
+/* Parse an entry's path after its first `depth` elements as an optimizer's. */
 static bool parse(struct arena *a, const struct dcp_entry *t, unsigned depth, struct parsed *e)
 {
 	const char *word = t->path[depth];
@@ -94,7 +94,8 @@ static bool parse(struct arena *a, const struct dcp_entry *t, unsigned depth, st
 	return strncmp(word, "param_groups.", 13) == 0 && split(a, word + 13, e);
 }
 
-/* Is the entry below an optimizer's prefix?  One in no dict shares that with the model. */
+/* Is the entry below an optimizer's prefix?  An optimizer outside of any dict shares its prefix
+ * with the model. */
 static bool is_below(const struct dcp_prefix *p, const struct dcp_entry *t)
 {
 	const char *word = t->path[0];
@@ -117,7 +118,7 @@ bool dcp_optimizer_has(const struct dcp_reader *f, const struct dcp_entry *t)
 	return has;
 }
 
-/* Find where optimizers are: only they have groups there, or are Megatron's. */
+/* Find the prefixes of optimizers: dicts with groups, or Megatron's. */
 static int find_prefixes(struct dcp_reader *f)
 {
 	struct parsed e;
@@ -137,8 +138,8 @@ static int find_prefixes(struct dcp_reader *f)
 	return 0;
 }
 
-/* Take over an option, unless it is one that a file cannot have.  A tensor, such as the
- * learning rate of a captured graph, becomes a number. */
+/* Copy an option, unless a file cannot have it.  A tensor, such as the learning rate of a
+ * captured graph, becomes a number. */
 static int read_option(struct dcp_reader *f, struct dcp_entry *t, const char *name,
 		       struct value *options)
 {
@@ -152,7 +153,7 @@ static int read_option(struct dcp_reader *f, struct dcp_entry *t, const char *na
 	return 0;
 }
 
-/* Take over the names of a group's parameters, or their numbers. */
+/* Copy the names of a group's parameters, or their numbers. */
 static int read_params(struct dcp_reader *f, const struct dcp_entry *t, const struct value *v,
 		       struct dcp_group *g)
 {
@@ -177,7 +178,7 @@ static int read_params(struct dcp_reader *f, const struct dcp_entry *t, const st
 	return 0;
 }
 
-/* Take over the names that an optimizer keeps beside the numbers, where it was given any. */
+/* Copy the names that an optimizer may keep beside the numbers. */
 static void read_names(struct dcp_reader *f, struct dcp_group *g)
 {
 	const struct value_seq *list = value_items(value_find(g->options, "param_names"));
@@ -214,7 +215,7 @@ static int read_list(struct dcp_reader *f, struct dcp_entry *t)
 	int rc = dcp_storage_value(f->b, t, f->a, &v, f->err);
 	const struct value_seq *list = rc ? NULL : value_items(v);
 
-	/* Others may have numbers. */
+	/* Other entries may have numbers. */
 	f->o->groups = arena_alloc(f->a, ((list ? list->n : 0) + f->m->nentries + 1) *
 						 sizeof(*f->o->groups));
 	if (!rc && !f->o->groups)
@@ -339,7 +340,7 @@ static int read_flat(struct dcp_reader *f, const struct dcp_findings *flat)
 	return rc;
 }
 
-/* Is it a part of a state that is a list or a dict, which was saved as several entries? */
+/* Is it a part of a state that is a list or a dict and was saved as several entries? */
 static bool is_nested_state(const struct dcp_reader *f, const struct dcp_entry *t)
 {
 	const unsigned depth = f->optimizers->depth;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * State dicts that each rank of an FSDP run has saved by torch.save, or rank 0 for all: entries
- * like those of a distributed checkpoint with the same state dicts, whose chunks are tensors
- * within the ranks' files.  What ranks have in common is read from the first that has it.
+ * like those of a distributed checkpoint with the same state dicts, whose chunks are tensors within
+ * the ranks' files.  Data that ranks share is read from the first one.
  *
  *	model		{NAME: tensor}
  *	optimizer	{"state": {NAME or number: {FIELD: tensor or number}},
  *			 "param_groups": [{"params": names or numbers, OPTION: value}]}
  *
- * Files of safetensors have parts of a model's tensors, and where they begin in the whole.
+ * Files of safetensors have parts of a model's tensors, with their offsets in the whole.
  */
 #include "ckpt/foreign/dcp.h"
 
@@ -36,12 +36,12 @@
 #define NUMEL_MAX (UINT64_C(1) << 58) /* elements of a tensor, whose bytes can be counted */
 #define BATCH 16                      /* files whose pickles are in memory at once */
 
-/* What an entry has so far. */
+/* The state of an entry while files are read. */
 struct known {
 	size_t cap; /* of its chunks */
 	bool shared;
 	uint32_t crc;  /* of a plain tensor's storage; 0: unknown */
-	uint32_t file; /* that had it last */
+	uint32_t file; /* last file that had it */
 };
 
 struct reader {
@@ -50,7 +50,7 @@ struct reader {
 	struct hashtab by_key;
 	struct known *known; /* of each entry */
 	size_t cap;
-	const struct ptfile *pt; /* the file that is read, unless it is of safetensors */
+	const struct ptfile *pt; /* the file being read, unless it is safetensors */
 	const char *name;        /* of the file */
 	uint32_t file;
 	struct errmsg *err;
@@ -90,7 +90,7 @@ static int fail(const struct reader *r, const struct dcp_entry *t, const char *w
 	return errmsg_set(r->err, -EBADMSG, "%s: %s: %s", r->name, t->key, what);
 }
 
-/* The entry with this path, which is added; NULL when memory runs out. */
+/* Find or add the entry with this path; NULL when memory runs out. */
 static struct dcp_entry *find_entry(struct reader *r, const char *const *path, unsigned depth)
 {
 	struct dcp_metadata *m = r->m;
@@ -157,7 +157,7 @@ static struct dcp_chunk *add_chunk(struct reader *r, struct dcp_entry *t, struct
 	return &t->chunks[t->nchunks++];
 }
 
-/* Add the part of a tensor that a pickle has. */
+/* Add a pickle's part of a tensor. */
 static int add_part(struct reader *r, struct dcp_entry *t, struct known *k, const struct dtensor *d)
 {
 	struct dcp_chunk *c;
@@ -188,7 +188,7 @@ static int add_part(struct reader *r, struct dcp_entry *t, struct known *k, cons
 	return 0;
 }
 
-/* The checksum of a plain tensor's storage, which tells whether ranks have the same. */
+/* The checksum of a plain tensor's storage, which shows whether ranks have the same data. */
 static uint32_t sum_of(const struct reader *r, const struct value *v)
 {
 	const struct zip_entry *e;
@@ -202,7 +202,7 @@ static uint32_t sum_of(const struct reader *r, const struct value *v)
 	return e ? e->crc : 0;
 }
 
-/* One that has elements of its own on each rank and does not say which of the whole they are is
+/* A tensor with different elements on each rank, and without their places in the whole, is
  * FSDP1's flat parameter. */
 static int refuse_flat(struct reader *r, const struct dcp_entry *t)
 {
@@ -240,7 +240,7 @@ static int add_tensor(struct reader *r, const char *const *path, unsigned depth,
 		return errmsg_nomem(r->err, r->name);
 	k = &r->known[t - r->m->entries];
 	rc = dtensor_read(v, t->key, &d, &why);
-	if (rc == -ENOTSUP && !d.shared) { /* a quantized one, or the like */
+	if (rc == -ENOTSUP && !d.shared) { /* for example a quantized tensor */
 		if (is_new)
 			*t = (struct dcp_entry){ .key = t->key,
 						 .path = t->path,
@@ -261,7 +261,7 @@ static int add_tensor(struct reader *r, const char *const *path, unsigned depth,
 		*k = (struct known){ .shared = d.shared, .crc = crc, .file = r->file };
 		return t->shape ? add_parts(r, t, k, &d) : errmsg_nomem(r->err, r->name);
 	}
-	/* Python's dict would keep the last. */
+	/* Python's dict would keep only the last. */
 	if (k->file == r->file)
 		return fail(r, t, "is there twice");
 	k->file = r->file;
@@ -277,7 +277,7 @@ static int add_tensor(struct reader *r, const char *const *path, unsigned depth,
 	return d.shared ? add_parts(r, t, k, &d) : 0;
 }
 
-/* Add an object, unless a rank before had it. */
+/* Add an object, unless an earlier rank had it. */
 static int add_value(struct reader *r, const char *const *path, unsigned depth, struct value *v)
 {
 	const size_t n = r->m->nentries;
@@ -292,7 +292,7 @@ static int add_value(struct reader *r, const char *const *path, unsigned depth, 
 	if (rc && rc != -ENOTSUP)
 		return rc;
 	t->value = rc ? NULL : pickle_copy(&r->m->arena, v);
-	if (!t->value) /* a tensor among options, which no file could have */
+	if (!t->value) /* a tensor among options, which is in no file */
 		t->value = value_new(&r->m->arena, VALUE_TUPLE);
 	return t->value ? 0 : errmsg_nomem(r->err, r->name);
 }
@@ -400,8 +400,8 @@ static int read_batch(struct reader *r, struct batch *b, size_t n)
 	return rc;
 }
 
-/* Add a tensor of safetensors, which begins at `saved_offsets` of the whole; that ends where the
- * last part does. */
+/* Add a tensor of safetensors at `saved_offsets` of the whole, which ends where its last part
+ * does. */
 static int add_shard(struct reader *r, const struct stored *v, const cJSON *saved_offsets)
 {
 	const char *path[] = { r->x->rank_model, v->name };
@@ -463,7 +463,7 @@ static int read_shards(struct reader *r, const struct tag_file *f)
 	return rc;
 }
 
-/* The sizes of whole tensors are known when all parts are. */
+/* The sizes of whole tensors are known only after all parts. */
 static int count_elements(struct reader *r)
 {
 	for (size_t i = 0; i < r->m->nentries; i++) {
@@ -487,7 +487,7 @@ static int by_place(const void *a, const void *b, void *ctx)
 	return order ?: (x->file > y->file) - (x->file < y->file);
 }
 
-/* Keep one of chunks that ranks share, whose mesh may be a part of a larger one. */
+/* Keep one of the chunks that ranks share; their mesh may be a part of a larger one. */
 static void drop_replicas(struct dcp_entry *t)
 {
 	const size_t size = t->ndim * sizeof(*t->shape);
@@ -505,7 +505,7 @@ static void drop_replicas(struct dcp_entry *t)
 	t->nchunks = kept;
 }
 
-/* A plain tensor beside DTensors is a buffer, but for what FSDP was told to leave alone. */
+/* A plain tensor beside DTensors is a buffer, except those that FSDP was told to ignore. */
 static int end(struct reader *r)
 {
 	bool shared = false;

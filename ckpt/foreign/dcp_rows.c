@@ -44,7 +44,7 @@ static int refuse_states(struct dcp_checkpoint *x, struct param_states *to, cons
 	return to->refused ? 0 : errmsg_nomem(err, x->c.path);
 }
 
-/* Describe the states of a group; the last of several of one name counts. */
+/* Describe the states of a group; of several with the same name the last counts. */
 static int describe_states(struct dcp_checkpoint *x, const struct dcp_group *g,
 			   struct param_states *to, struct errmsg *err)
 {
@@ -84,7 +84,7 @@ static struct param *add_row(struct dcp_checkpoint *x, const char *name, struct 
 	return p;
 }
 
-/* Has the universal tree a row that the optimizer does not own?  If not, note it. */
+/* Does the universal tree have a row that the optimizer does not own?  If not, note it. */
 static bool is_universal(struct dcp_checkpoint *x, const char *name, const struct dcp_entry *entry)
 {
 	const char *why = !names_is_param(name)       ? "cannot be a directory's name"
@@ -96,8 +96,8 @@ static bool is_universal(struct dcp_checkpoint *x, const char *name, const struc
 	return !why;
 }
 
-/* Add a parameter of a group, unless it has no elements: the optimizer has none of those, but
- * the module. */
+/* Add a parameter of a group.  A parameter without elements is in the module, but not in the
+ * optimizer. */
 static void add_param(struct dcp_checkpoint *x, uint32_t group, uint32_t index)
 {
 	const struct dcp_param *from = &x->model.groups[group].params[index];
@@ -144,7 +144,7 @@ static int alloc_tables(struct dcp_checkpoint *x, size_t nparams, struct errmsg 
 	const size_t most = nparams + o->nextras;
 	struct arena *a = &x->arena;
 
-	/* An extra that is tied is a row of the universal tree, and another of weights. */
+	/* A tied extra has two rows: one of the universal tree, and one for weights. */
 	x->rows = arena_alloc(a, (2 * most + 1) * sizeof(*x->rows));
 	x->order = arena_alloc(a, (most + 1) * sizeof(*x->order));
 	x->slices = arena_alloc(a, (nparams + 1) * sizeof(*x->slices));
@@ -188,7 +188,7 @@ static int add_universal(struct dcp_checkpoint *x, struct errmsg *err)
 	return x->arena.failed ? errmsg_nomem(err, x->c.path) : 0;
 }
 
-/* Append a row to the order of zero_to_fp32.py, which a state dict has. */
+/* Append a row in the order of zero_to_fp32.py's state dict. */
 static void put(struct dcp_checkpoint *x, struct param *p)
 {
 	p->number = x->c.norder;

@@ -29,8 +29,7 @@ bool dcp_is_raw(const struct dcp_entry *t, const struct dcp_chunk *c)
 	       c->len == c->numel * dtype_size(t->dtype);
 }
 
-/* The chunk of a tensor in a file; NULL if there is none, or several, which are not told
- * apart. */
+/* The chunk of a tensor in a file; NULL if there is none, or if several cannot be distinguished. */
 static struct dcp_chunk *find_chunk(const struct dcp_entry *t, size_t file)
 {
 	struct dcp_chunk *found = NULL;
@@ -45,7 +44,7 @@ static struct dcp_chunk *find_chunk(const struct dcp_entry *t, size_t file)
 	return found;
 }
 
-/* Note where a tensor is; what contradicts the metadata is found to be missing later. */
+/* Set the place of a chunk; one that contradicts the metadata is reported as missing later. */
 static void note(const struct finding *f, size_t file, const struct stored *v)
 {
 	struct dcp_entry *t = dcp_entry_of_key(f->by_key, f->x->metadata.nentries, v->name);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Files of a distributed checkpoint hold records end to end, each of which is a whole
- * file of torch.save with one tensor or object.  Where the elements begin in a record
- * is read with the first of them, and what the record says of them is checked then.
+ * Files of a distributed checkpoint hold records end to end, each of which is a whole file of
+ * torch.save with one tensor or object.  The offset of the elements in a record is read, and the
+ * record checked, when its first element is read.
  */
 #include "ckpt/foreign/dcp_storage.h"
 
@@ -30,8 +30,8 @@ struct record {
 	struct ptfile pt;
 };
 
-#define SMALL 4096u  /* bytes of a record */
-#define CLOSE 16384u /* bytes between two */
+#define SMALL 4096u  /* bytes of a small record */
+#define CLOSE 16384u /* bytes between two close ones */
 
 static void close_small(struct dcp_small *s)
 {
@@ -111,8 +111,8 @@ static int record_open(struct record *x, const struct dcp_storage *b, const stru
 	return ptfile_open_source(&x->pt, &src, err);
 }
 
-/* Read the tensor that a record holds, which must be what the metadata says, and where its
- * storage is in the record. */
+/* Read the tensor of a record, which must agree with the metadata, and the offset of its storage
+ * in the record. */
 static int read_tensor(const struct record *x, const struct dcp_entry *t, const struct dcp_chunk *c,
 		       struct tensor *out, uint64_t *at, struct errmsg *err)
 {
@@ -144,8 +144,8 @@ static int read_tensor(const struct record *x, const struct dcp_entry *t, const 
 	return 0;
 }
 
-/* Check a record, and note where its elements are.  Those of a buffer in another order than
- * torch's usual one, such as channels-last, are read by their strides. */
+/* Check a record, and find its elements.  Elements in another order than torch's usual one, such
+ * as a channels-last buffer's, are read by their strides. */
 static int locate(const struct record *x, const struct dcp_entry *t, struct dcp_chunk *c,
 		  struct errmsg *err)
 {
@@ -245,7 +245,7 @@ int dcp_storage_check(const struct dcp_storage *b, const struct dcp_entry *t,
 			break;
 		if (t->is_tensor && t->dtype != DTYPE_OTHER)
 			rc = locate(&x, t, &t->chunks[i], err);
-		if (rc == -ENOTSUP) /* no damage: it is shown nowhere, or with an error */
+		if (rc == -ENOTSUP) /* this is no damage: such an entry is not shown, or refused */
 			rc = 0;
 		rc = rc ?: check_record(&x, progress, summed, err);
 		ptfile_close(&x.pt);

@@ -14,7 +14,7 @@ struct shards;
 struct uckpt;
 struct value;
 
-/* Where the data of a checkpoint is. */
+/* The files with the data of a checkpoint. */
 struct dcp_storage {
 	struct uckpt *u;
 	const char *dir;       /* of the checkpoint, for messages */
@@ -22,14 +22,14 @@ struct dcp_storage {
 	struct dcp_small *small; /* DCP_SMALL of these while one thread loads it, else NULL */
 };
 
-/* Small records that lie close together are read together: objects, steps of an optimizer, small
- * tensors, in files that are read in turn, and not kept open: there may be one for each.  Begins
- * with zeros. */
+/* Small records that lie close together are read at once: objects, steps of an optimizer, small
+ * tensors.  Their files are read one after another and not kept open, since there may be one for
+ * each record.  Begins with zeros. */
 #define DCP_SMALL 4
 struct dcp_small {
-	struct source src; /* without a name: not open */
+	struct source src; /* without a name if it is not open */
 	uint32_t file;
-	uint64_t at, end; /* of the bytes; the end of the record that was read last */
+	uint64_t at, end; /* offset of the bytes; the end of the last record that was read */
 	size_t len;
 	uint8_t bytes[65536];
 };
@@ -42,16 +42,16 @@ void dcp_storage_loaded(struct dcp_storage *b);
 int dcp_storage_value(const struct dcp_storage *b, const struct dcp_entry *t, struct arena *a,
 		      struct value **out, struct errmsg *err);
 
-/* Read the element of a tensor of one, in its own type. */
+/* Read the element of a tensor with one element, in its own type. */
 int dcp_storage_element(const struct dcp_storage *b, const struct dcp_entry *t, uint8_t raw[16],
 			struct errmsg *err);
 
-/* Find where the elements of a chunk are, and what their checksum is.  -EBADMSG if its record
- * does not hold what the metadata says.  Thread-safe. */
+/* Find the elements of a chunk, and their checksum.  -EBADMSG if its record contradicts the
+ * metadata.  Thread-safe. */
 int dcp_storage_locate(const struct dcp_storage *b, const struct dcp_entry *t, struct dcp_chunk *c,
 		       struct errmsg *err);
 
-/* Find how the elements of a chunk lie in its storage. */
+/* Describe the elements of a chunk as a view of its storage. */
 int dcp_storage_view(const struct dcp_storage *b, const struct dcp_entry *t,
 		     const struct dcp_chunk *c, struct tensor *out, struct errmsg *err);
 

@@ -24,16 +24,16 @@
 #define MODULE "torch.distributed.checkpoint."
 
 #define READ_FIRST (1u << 20) /* bytes */
-#define ATTRIBUTES_MAX 64u    /* that an object is given */
+#define ATTRIBUTES_MAX 64u    /* limit of an object's attributes */
 
-/* Numbers from there on are cut: no size or offset is as large. */
+/* Larger numbers are cut to this limit: no size or offset is as large. */
 #define INT_LIMIT (INT64_C(1) << 59)
 
 /* The lowest bits of a word; 0 is none. */
 enum tag { NONE, INT, TEXT, GLOBAL, NODE, ANY };
 
 #define TAG_BITS 3
-#define AT_BITS 30 /* of a text's place in the file */
+#define AT_BITS 30 /* bits of a text's place in the file */
 #define TAG(w) ((enum tag)((w)&7))
 #define ANYTHING ((pickle_word)ANY)
 
@@ -42,10 +42,10 @@ enum kind { TUPLE, SIZES, LIST, DICT, OBJECT };
 struct node {
 	uint8_t kind;
 	uint8_t class;
-	bool shared;     /* it may be met again */
+	bool shared;     /* it may be referred to again */
 	uint32_t memo;   /* its number in the memo + 1, or 0 */
-	pickle_word v[]; /* of sizes their number first; attributes; else a number of
-			  * words, the room for them, and where they are */
+	pickle_word v[]; /* of sizes: their number first; of objects: attributes; of others:
+	                  * number of words, their capacity, and their address */
 };
 
 enum { N, CAP, AT, GROWING };
@@ -54,8 +54,8 @@ struct reader {
 	struct pickle_machine m; /* first */
 	struct dcp_pickle *p;
 	struct arena *keep;
-	size_t kept;        /* bytes that were in `keep` before */
-	struct node *spare; /* tuples and dicts, to be used again; v[N]: the next */
+	size_t kept;        /* bytes in `keep` before this pickle */
+	struct node *spare; /* unused tuples and dicts; v[N]: the next */
 	struct node *empty; /* the tuple without elements */
 };
 
@@ -95,7 +95,7 @@ static pickle_word word_of(const struct node *x)
 	return x ? (pickle_word)(uintptr_t)x + NODE : 0;
 }
 
-/* Bytes of memory that are used, and that may be. */
+/* Bytes of memory in use, and their limit. */
 static size_t used(const struct reader *r)
 {
 	return r->m.in.len + r->p->a.used + r->keep->used - r->kept +
@@ -134,7 +134,7 @@ static struct node *new_node(struct pickle_machine *m, enum kind kind, size_t wo
 	return x;
 }
 
-/* A node that has been used up is used again, unless it may be met another time. */
+/* Make a node reusable, unless it may be referred to again. */
 static void recycle(struct pickle_machine *m, pickle_word w)
 {
 	struct node *x = node_of(w);
@@ -144,7 +144,7 @@ static void recycle(struct pickle_machine *m, pickle_word w)
 	if (x->memo)
 		m->memo[x->memo - 1] = NONE;
 	x->memo = 0;
-	x->shared = true; /* until it is used again */
+	x->shared = true; /* until it is reused */
 	x->v[N] = (pickle_word)(uintptr_t)reader_of(m)->spare;
 	reader_of(m)->spare = x;
 }
@@ -163,7 +163,7 @@ static struct node *new_growing(struct pickle_machine *m, enum kind kind)
 	return x;
 }
 
-/* Append words to a tuple, a list or a dict; what other objects get is dropped. */
+/* Append words to a tuple, a list or a dict; for other objects, drop them. */
 static void extend(struct pickle_machine *m, pickle_word to, const pickle_word *v, size_t n)
 {
 	struct node *x = node_of(to);
@@ -270,7 +270,7 @@ static size_t count_attributes(enum dcp_class c)
 	return n;
 }
 
-/* Make an object of a class: by a call, of its arguments. */
+/* Make an object of a class from the arguments of its call. */
 static pickle_word construct(struct pickle_machine *m, enum value_kind kind, pickle_word callable,
 			     pickle_word args)
 {
@@ -314,12 +314,12 @@ static struct value_str text_of(const struct pickle_machine *m, pickle_word w)
 	return text_in(&m->in, w);
 }
 
-/* Take the attributes that are known out of a dict. */
+/* Take the known attributes out of a dict. */
 static void set_attributes(struct pickle_machine *m, struct node *x, const struct dcp_pairs *from)
 {
 	const size_t known = count_attributes((enum dcp_class)x->class);
 
-	/* A text may be long, and be met often: it is not looked through. */
+	/* A text may be long, and occur often, so it is not searched. */
 	if (from->n > ATTRIBUTES_MAX)
 		FAIL(m, -E2BIG, "an object with more than %u attributes", ATTRIBUTES_MAX);
 	for (size_t i = 0; i < from->n && !m->rc; i++)
@@ -342,7 +342,7 @@ static void build(struct pickle_machine *m, pickle_word object, pickle_word stat
 	if (x && x->kind == OBJECT && dcp_elements(state, &v, &n)) {
 		if (dcp_pairs(state, &pairs))
 			set_attributes(m, x, &pairs);
-		else if (x->class == DCP_PROPERTIES && n) /* of its __getstate__ */
+		else if (x->class == DCP_PROPERTIES && n) /* from its __getstate__ */
 			x->v[0] = v[0];
 	}
 	recycle(m, state);

@@ -34,20 +34,19 @@ enum dcp_class {
 struct dcp_pickle {
 	pickle_word root;
 	struct pickle_bytes in;
-	size_t budget;  /* bytes of memory that may still be kept of it */
+	size_t budget;  /* bytes of memory that may still be kept */
 	struct arena a; /* nodes */
 };
 
-/* A file may take this many bytes of memory for each of its own, and the second number
- * of them at least. */
+/* A file may take this many bytes of memory for each of its own, but at least the second number. */
 #define DCP_MEMORY_PER_BYTE 4
 #define DCP_MEMORY_LEAST (16u << 20)
 
 /*
- * Read the pickle at the beginning of a file, and no more than it.  Nothing is called, and
- * attributes without a name above are dropped.  Sizes and offsets are in `keep`, whatever
- * else goes with dcp_unpickled_done.  -EBADMSG malformed or hostile, -ENOTSUP an opcode
- * that is not read, -E2BIG over a limit, -ENOMEM; as source_read.
+ * Read the pickle at the beginning of a file, and nothing after it.  Nothing is called, and
+ * attributes that are not named above are dropped.  Sizes and offsets are kept in `keep`;
+ * dcp_unpickled_done frees everything else.  -EBADMSG malformed or hostile, -ENOTSUP an opcode that
+ * is not read, -E2BIG over a limit, -ENOMEM; as source_read.
  */
 int dcp_unpickle(struct dcp_pickle *p, const struct source *src, struct arena *keep,
 		 struct errmsg *err);
@@ -56,18 +55,18 @@ void dcp_unpickled_done(struct dcp_pickle *p);
 /* Attribute `i` of an object of that class; 0 if it is none. */
 pickle_word dcp_attribute(pickle_word w, enum dcp_class c, size_t i);
 
-/* The entries of a dict; none of anything else. */
+/* The entries of a dict; empty for anything else. */
 struct dcp_pairs {
-	const pickle_word *v; /* keys and values, by turns */
+	const pickle_word *v; /* keys and values alternate */
 	size_t n;             /* pairs */
 };
 bool dcp_pairs(pickle_word w, struct dcp_pairs *out);
 
-/* The elements of a tuple or a list, or the keys and values of a dict, by turns; `*n` is 0
- * and the result false for anything else.  A tuple of sizes has none. */
+/* The elements of a tuple or a list, or the keys and values of a dict, which alternate; `*n` is
+ * 0 and the result false for anything else.  A tuple of sizes has none. */
 bool dcp_elements(pickle_word w, const pickle_word **v, size_t *n);
 
-/* A tuple of numbers that are not negative: sizes, or offsets. */
+/* A tuple of non-negative numbers: sizes, or offsets. */
 bool dcp_sizes(pickle_word w, const uint64_t **v, size_t *n);
 
 /* A number that is not negative. */

@@ -51,7 +51,7 @@ static bool is_vocabulary(const char *name)
 	return false;
 }
 
-/* Listing the files has read their headers. */
+/* Reading the headers has already listed the files. */
 static int hf_load(struct checkpoint *c, const struct user_rules *rules, struct errmsg *err)
 {
 	struct hf_checkpoint *h = hf_of(c);
@@ -105,7 +105,7 @@ static int hf_states(struct checkpoint *c, const struct param *p, const struct p
 		{ .name = "fp32", .dtype = DTYPE_F32 },
 		{ .name = "exp_avg", .dtype = DTYPE_F32 },
 		{ .name = "exp_avg_sq", .dtype = DTYPE_F32 },
-		/* As torch's Adam keeps it. */
+		/* In the form of torch's Adam. */
 		{ .name = "step", .kind = STATE_TENSOR, .dtype = DTYPE_F32 },
 	};
 	static const struct param_states states = { .v = v, .n = COUNT(v) };
@@ -146,8 +146,8 @@ static struct value *make_optimizer(struct file_layout *d)
 	const struct value_field first = { "step", no_step(d) };
 	struct value *groups = value_new(a, VALUE_LIST), *state = value_new(a, VALUE_LIST);
 
-	/* Param_groups that say nothing: a loader updates its own groups from them and so keeps
-	 * its hyperparameters. */
+	/* Empty param_groups: a loader updates its own groups from them and so keeps its
+	 * hyperparameters. */
 	for (size_t g = 0; g < ENGINE_GROUPS_MAX; g++)
 		value_append(a, groups, value_new(a, VALUE_DICT));
 	value_append(a, state, value_new_fields(a, &first, 1));
@@ -182,7 +182,7 @@ static struct value *make_model(struct arena *a)
 	return value_new_fields(a, root, COUNT(root));
 }
 
-/* Those of a run that has not made a step yet. */
+/* The objects of a run that has not made a step yet. */
 static struct value *hf_object(struct checkpoint *c, enum checkpoint_object what, unsigned mp,
 			       unsigned rank, struct file_layout *d)
 {
@@ -192,7 +192,7 @@ static struct value *hf_object(struct checkpoint *c, enum checkpoint_object what
 	return what == OBJECT_MODEL ? make_model(&d->a) : make_optimizer(d);
 }
 
-/* Weights of a format that is preferred may have been added to others. */
+/* Weights of a preferred format may have been added. */
 static bool hf_is_chosen(const struct checkpoint *c)
 {
 	return hfdir_is_found_by(c->u, c->path, c->files[0].name);

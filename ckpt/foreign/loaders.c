@@ -16,7 +16,7 @@ int loaders_open(struct uckpt *u, const char *path, enum dir_kind kind,
 		[DIR_STAGE0] = &stage0_checkpoint_ops,
 	};
 
-	/* ZeRO's says what is missing in any other. */
+	/* ZeRO's loader reports what is missing in any other directory. */
 	return checkpoint_open(u, loaders[kind] ?: &zero_checkpoint_ops, path, names, rules, out,
 			       err);
 }

@@ -8,8 +8,8 @@ struct checkpoint;
 struct errmsg;
 struct user_rules;
 
-/* Open the checkpoint in a directory that is of a kind, by the loader of that kind; `names` is
- * the list that detect() made of it, or NULL.  As checkpoint_open. */
+/* Open the checkpoint in a directory with the loader for its kind; `names` is detect()'s list of
+ * the directory, or NULL.  As checkpoint_open. */
 int loaders_open(struct uckpt *u, const char *path, enum dir_kind kind,
 		 const struct dirlist *names, const struct user_rules *rules,
 		 struct checkpoint **out, struct errmsg *err);

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 _WEIGHTS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 _BLOCK_BYTES = 1 << 20  # read at once for a slice with a step
-_PART_BYTES = 16 << 20  # a thread reads at once of a tensor
+_PART_BYTES = 16 << 20  # bytes of a tensor that a thread reads at once
 
 
 class _Missing(KeyError):
-    """Which names are near, or else the newest, is found when it is shown: to compare with
+    """The message, with the nearest or the newest name, is made when it is shown: comparing
     thousands of names takes seconds, and `in` and get() raise this, too."""
 
     def __init__(self, name: object, names: Iterable[str]) -> None:
@@ -254,11 +254,12 @@ class _Parameters(Mapping[str, Parameter]):
 
 
 def _find_parameters(source: Source, directory: str, below: str = "") -> Iterator[str]:
-    """The parameters of a tree: a/b has a directory in that of a, which may be no parameter."""
+    """The parameters of a tree: a/b has its directory in that of a, which need not be a
+    parameter."""
     for name, file in source.list(f"{directory}/{below}").items():
         if not file:
             path = below + name
-            has_others = source.stat(f"{directory}/{path}").nlink != 2  # some systems have 1
+            has_others = source.stat(f"{directory}/{path}").nlink != 2  # some systems always have 1
             if not has_others or any(n.endswith(".pt") for n in source.list(f"{directory}/{path}")):
                 yield path
             if has_others:
@@ -292,7 +293,7 @@ class Tag:
         names = self._weights("fp32", ".bin")
         found = names if dtype == "fp32" else self._weights("hf", ".safetensors",
                                                             hf_dtype=dtype)
-        # model.safetensors has only one name of tied tensors.
+        # model.safetensors has only one of the names of tied tensors.
         one: Dict[Any, str] = {}
         for name, a in names.items():
             if name in found:
@@ -304,7 +305,7 @@ class Tag:
                             f"instead of the view, is not of {dtype}")
         torch = _torch()
         tensors = dict(zip(one, _read_all([found[n] for n in one.values()], torch)))
-        # The view of a LoRA run has the adapter alone, under other names.
+        # The view of a LoRA run has only the adapter, under other names.
         rest = {a._place: a for a in names.values() if a._place not in one}
         for a, tensor in zip(rest.values(), _read_all(list(rest.values()), torch)):
             tensors[a._place] = _round(tensor, a.type, _WEIGHTS[dtype], torch)
@@ -325,7 +326,7 @@ class Checkpoint(Mapping[str, Tag]):
 
     def __init__(self, source: Source) -> None:
         self._options = source.options
-        self._lock = threading.RLock()  # a handler of a signal may close
+        self._lock = threading.RLock()  # a signal's handler may close it
         self._source = source
         self._sources: Dict[Any, Source] = {(): source}
 

@@ -18,9 +18,8 @@ Progress = Callable[[int, int], Any]
 
 
 def info(source: Paths, quick: bool = False, **options: Any) -> Dict[str, Any]:
-    """Describe a checkpoint, or the newest one of a run, with the keys of
-    `ucckpt info --json`. `quick` reads the files of one rank only, and does not find
-    problems in others."""
+    """Describe a checkpoint, or the newest one of a run, with the keys of `ucckpt info --json`.
+    `quick` reads only the files of one rank, and does not find problems in others."""
     return _report("uckpt_info", [source], JSON | (quick and QUICK), options)
 
 
@@ -44,16 +43,15 @@ _RECUT = re.compile(r"dp(\d+)(?:_z([123]))?")
 
 def materialize(source: Paths, view: str, dest: Path,
                 progress: Optional[Progress] = None, **options: Any) -> Dict[str, int]:
-    """Write a view of a tag, or of the newest tag of a run, to the new directory `dest`,
-    which appears whole or not at all. `view` is "universal", "hf", "fp32", "dcp",
-    "dp8" or "dp8_z1". Besides the options of `open` it takes those of `ucckpt convert`:
-    `readers`, `jobs`, `part` and `no_strict`.
+    """Write a view of a tag, or of the newest tag of a run, to the new directory `dest`, which
+    appears whole or not at all. `view` is "universal", "hf", "fp32", "dcp", "dp8" or "dp8_z1".
+    Besides the options of `open` it takes those of `ucckpt convert`: `readers`, `jobs`, `part` and
+    `no_strict`.
 
-    Returns the number of "files" and "bytes" written. `progress` is called with the
-    bytes done and the total. If it returns True or raises, the work ends, and
-    InterruptedError or its exception is raised. Files that are complete are kept beside
-    `dest` then, as after a signal, and the same call goes on with them; a warning says so.
-    """
+    Returns the number of "files" and "bytes" written. `progress` is called with the bytes done
+    and the total. If it returns True or raises, the work ends, and InterruptedError or its
+    exception is raised. Complete files are then kept beside `dest`, as after a signal, and the
+    same call continues with them; a warning says so."""
     found = _RECUT.fullmatch(view)
     ranks, stage = found.groups() if found else (None, None)
     options = {**options, "view": "zero" if found else view, "ranks": ranks}

@@ -146,7 +146,7 @@ def _reopen(file: File, pos: int) -> _Reader:
 def _info(path: str, file: Optional[Attr]) -> Dict[str, Any]:
     if not file or stat.S_ISDIR(file.mode):
         return {"name": path, "size": 0, "type": "directory"}
-    if stat.S_ISLNK(file.mode):  # that leads nowhere
+    if stat.S_ISLNK(file.mode):  # its target does not exist
         return {"name": path, "size": 0, "type": "link"}
     return {"name": path, "size": file.size, "type": "file", "mtime": file.mtime_ns / 1e9,
             "mode": file.mode, "ino": file.node}

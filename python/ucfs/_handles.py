@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pointers of the library, and how they are freed whatever interrupts their users.
+"""Pointers of the library, which are freed even if signals interrupt their users.
 
-Python runs the handlers of signals in the main thread, between any two of its steps, and what
-a handler raises, such as KeyboardInterrupt, comes out there. What must be done whole is
-therefore done by other threads, and the main thread marks what it uses by a lock's `with`,
-which C code enters and leaves. Nothing is freed by a destructor written in Python: Python
-drops what is raised in one.
-"""
+Python runs the handlers of signals in the main thread, between any two of its steps, and
+exceptions of a handler, such as KeyboardInterrupt, are raised there. Work that must not be
+interrupted is therefore done by other threads, and the main thread holds a lock, which C code
+acquires and releases, while it uses a pointer. Nothing is freed by a destructor written in
+Python, because Python drops exceptions raised in one."""
 
 from __future__ import annotations
 
@@ -67,7 +66,7 @@ def in_thread(work: Callable[[], T], stop: Optional[Callable[[], None]] = None) 
 
 
 def in_threads(work: Callable[[T], R], items: Iterable[T]) -> List[R]:
-    """Return what `work` returns of each item, of which several threads do it at once."""
+    """Return the results of `work` for all items, computed by several threads."""
     given_up = threading.Event()
 
     def run() -> List[Any]:
@@ -107,7 +106,7 @@ class Handle:
         if self._owner:
             self._owner.handle = self
         _start_closing()
-        self._siblings[id(self)] = self  # last: now it is closed, whatever interrupts
+        self._siblings[id(self)] = self  # last: from now on it will be closed, even after an interrupt
 
     def lock(self) -> Any:
         """Return this thread's lock, which is held while it uses the pointer."""
@@ -128,7 +127,7 @@ class Handle:
         if not self.is_own():
             return
         self.closed = True
-        if self._is_used_here():  # and interrupted by the handler of a signal
+        if self._is_used_here():  # a signal's handler has interrupted this thread's use
             self.close_later()
         else:
             in_thread(self.close_here)
@@ -167,7 +166,7 @@ class _Owner(weakref.ref):  # type: ignore[type-arg]
 # Contexts that are open: the library's threads must not outlive the interpreter that they call.
 _contexts: Dict[int, Handle] = {}
 _dropped: queue.SimpleQueue[Any] = queue.SimpleQueue()  # owners, or handles, to be closed
-_closer = 0  # the process that has a thread for them
+_closer = 0  # the process with a thread that closes them
 
 
 def _close_dropped() -> None:

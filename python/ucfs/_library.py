@@ -42,7 +42,7 @@ def error(number: int, text: str) -> Error:
 
 
 class OptionError(Error, ValueError):
-    """An option that ucfs does not have, or that cannot have this value."""
+    """An unknown option, or an option with a wrong value."""
 
     def __reduce__(self) -> Any:
         return OptionError, (self.errno, self.strerror)
@@ -142,8 +142,8 @@ def version() -> str:
 
 
 def call(name: str, *args: Any, path: str = "") -> int:
-    """Call a function that takes an uckpt_error, and raise the error. `path` is named if
-    the error has no text."""
+    """Call a function that takes an uckpt_error, and raise the error. `path` is used if the
+    error has no text."""
     said = ErrorText()
     result: int = getattr(library(), name)(*args, byref(said))
     if result < 0:

@@ -18,7 +18,7 @@ from ._options import describe
 if TYPE_CHECKING:
     from ._options import Options, Unpack
 
-# Of sockets to the keepers of ucfs, which unmount when these are closed.
+# Sockets to the keepers of ucfs, which unmount when these are closed.
 _ends: Set[socket.socket] = set()
 
 
@@ -99,7 +99,7 @@ def _unmount(end: socket.socket, pid: int, directory: Optional[str]) -> None:
     finally:
         _ends.discard(end)
         end.close()
-    if directory and os.path.isdir(directory):  # nothing was begun
+    if directory and os.path.isdir(directory):  # the mount was not attempted
         os.rmdir(directory)
 
 

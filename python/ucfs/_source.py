@@ -23,7 +23,7 @@ _PIECE_BYTES = 32 << 20  # per call: Python handles signals between calls
 _HUGE_BYTES = 4 << 20
 
 
-_reopening = threading.RLock()  # held where a forked process opens what its parent had
+_reopening = threading.RLock()  # held while a forked process reopens its parent's sources
 
 
 def _forget() -> None:
@@ -41,7 +41,7 @@ class Source:
     def __init__(self, paths: Paths, options: Dict[str, Any]) -> None:
         self.paths = path_list(paths)
         self.options = options
-        self.far = any("://" in path for path in self.paths)  # readers may wait
+        self.far = any("://" in path for path in self.paths)  # reads may have to wait
         self.absolute = [p if "://" in p or p.startswith("{") else os.path.abspath(p)
                           for p in self.paths]
         self._handle = self._new_handle()
@@ -83,7 +83,7 @@ class Source:
         return node.value
 
     def stat(self, path: str) -> Attr:
-        """The attributes of what the path leads to; FileNotFoundError."""
+        """The attributes of the file that the path leads to; FileNotFoundError."""
         return in_thread(lambda: self._stat(path))
 
     def _stat(self, path: str) -> Attr:
@@ -96,8 +96,8 @@ class Source:
 
     def list(self, path: str) -> Dict[str, Optional[Attr]]:
         """Return the names in a directory, with the attributes of files and None for
-        directories. Symbolic links are followed; those that lead nowhere, or out of the
-        run, have their own attributes."""
+        directories. Symbolic links are followed; links whose target does not exist, or is
+        outside of the run, have their own attributes."""
         return in_thread(lambda: self._list(path))
 
     def _list(self, path: str) -> Dict[str, Optional[Attr]]:
@@ -126,7 +126,7 @@ class Source:
         if stat.S_ISLNK(attr.mode):
             try:
                 attr = self.stat(path)
-            except OSError:  # said when it is opened
+            except OSError:  # opening it raises the error
                 pass
         return None if stat.S_ISDIR(attr.mode) else attr
 
@@ -135,7 +135,7 @@ class Source:
         return File(self, path)
 
 
-# Sources that were sent to this process: one for all of what is sent.
+# Sources that were sent to this process: one for all objects with the same source.
 _reopened: Dict[str, weakref.ref[Source]] = {}
 
 
@@ -188,7 +188,7 @@ class File(io.RawIOBase):
             self._handle.close()
         super().close()
 
-    # io.RawIOBase's destructor would call close(): the handle does without.
+    # io.RawIOBase's destructor would call close(), which the handle does not need.
     __del__ = staticmethod(int)  # type: ignore[assignment]
 
     def readable(self) -> bool:
@@ -210,7 +210,7 @@ class File(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         octets = memoryview(buffer).cast("B")
         n = min(len(octets), max(self.size - self._pos, 0))
-        if self._source.far:  # a read that was interrupted goes on
+        if self._source.far:  # an interrupted read may still be running
             octets[:n] = self.pread(n, self._pos)
         elif n:
             memory = (ctypes.c_char * n).from_buffer(octets)
@@ -238,9 +238,9 @@ class File(io.RawIOBase):
         return data
 
     def read_at(self, address: int, size: int, offset: int, memory: Any) -> None:
-        """Fill the memory at an address, which belongs to `memory`, with exactly `size`
-        bytes. What a server does not send in time may come after an exception of a signal's
-        handler: then the memory must have no other use."""
+        """Fill the memory at an address, which belongs to `memory`, with exactly `size` bytes.
+        After an exception of a signal's handler, a server's answer may still arrive: then the
+        memory must have no other use."""
         given_up: List[bool] = []
         try:
             if self._source.far:
