@@ -16,7 +16,7 @@ fi
 build=$(cd "$1" && pwd)
 here=$(cd "$(dirname "$0")" && pwd)
 good=$here/good
-top_srcdir=$here/.. # for what is sourced from the tests
+top_srcdir=$here/.. # for scripts that are sourced from the tests
 readonly build here good top_srcdir
 readonly case=dsuc_gpt2_z3_offload_dp4
 readonly tag=global_step4
@@ -70,7 +70,7 @@ shorten()
 		END { if (NR > max) printf "... %d more lines\n", NR - max }'
 }
 
-# What a step has shown, in one line.
+# Print the result of a step in one line.
 show()
 {
 	printf '%s\n' "$*" >&3

@@ -21,7 +21,7 @@ save() {
 	sync
 }
 
-# time_view SERIES RANKS VIEW
+# share OPTION RANKS: bytes read by the rank that reads most, relative to its share.
 time_view() {
 	mount_as crc=exact
 	add "$1" "$(load load "$2" "$mnt/$tag$3")"

@@ -16,8 +16,8 @@ export OMP_NUM_THREADS=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM
 flags=(--model gpt2 --seq_length 256 --train_batch_size 8 --steps 3 --zero_stage 0
 	--run_name it --log_dir "$work")
 
-# run SERIES RANKS MICRO-BATCH FLAG...: the tokens per second of the last step, and a
-# rank's largest resident set in MiB.
+# run SERIES RANKS MICRO-BATCH FLAG...: prints the tokens per second of the last step, and a rank's
+# largest resident set in MiB.
 run() {
 	local words
 	rm -rf "$work/it"

@@ -145,7 +145,7 @@ for ((i = 0; i < rounds; i++)); do
 	done
 done
 
-# Requests under way over time, of the last round: the mean of each tenth.
+# Requests under way over time in the last round: the mean of each tenth.
 under_way() {
 	awk '$2 || began { began = 1; v[++n] = $2 }
 		$2 { last = n }
@@ -156,7 +156,7 @@ under_way() {
 			printf("%s%.0f", (i > 1 ? " " : ""), (k ? s / k : 0)) } }' \
 		"$work/requests.$1.$store"
 }
-# limit WAY: what part of the readers' rate is asked for.
+# limit WAY: the part of the readers' rate that is required.
 limit() {
 	if [ "${store%c}" -ge 10000 ]; then
 		echo 0.4

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a store gives to whoever asks for much at once: readers share the files and
- * take a piece of 1 MiB each, one after the other.
+ * Measures the rate of a store with many requests at once: readers share the files, and each reads
+ * one piece of 1 MiB after another.
  *
  *   pieces [-t READERS] [-k] FILE...
  *
@@ -30,10 +30,10 @@ struct file {
 	uint64_t begin; /* in all files, end to end; a multiple of PIECE */
 };
 
-static struct file *files; /* the one after the last tells the end */
+static struct file *files; /* the last file has no name */
 static size_t nfiles;
 static atomic_ullong next, bytes;
-static char *kept; /* of all files; NULL: not kept */
+static char *kept; /* bytes of all files; NULL: not kept */
 
 static void die(const char *what)
 {
@@ -51,7 +51,7 @@ static double now(void)
 
 static void *read_pieces(void *arg)
 {
-	/* Aligned: FUSE splits a request whose memory touches one page more. */
+	/* Aligned, since FUSE splits a request whose memory touches one page more. */
 	char *const buf = aligned_alloc(4096, PIECE);
 	size_t i = 0;
 

@@ -19,8 +19,8 @@ used() {
 	awk -v hz="$(getconf CLK_TCK)" '{ print ($14 + $15) / hz }' \
 		"/proc/$server/stat"
 }
-# against SERIES COMMAND...: a command's rate and processor time relative to reading
-# as many bytes of the shards.
+# against SERIES COMMAND...: a command's rate and processor time, relative to those of reading the
+# same number of bytes of the shards.
 against() {
 	local -r series=$1
 	local -a a b got
@@ -54,7 +54,7 @@ can=$(awk '$1 == "opens_passthrough" && $2 { print "yes" }' "$mnt/.ucfs/stats")
 
 for ((i = 0; i < rounds; i++)); do
 	cat "$source/$tag"/* >/dev/null
-	same=zero # files of the checkpoint that have the same bytes
+	same=zero # files of the checkpoint with the same bytes
 	bytes=$(stat -c %s "${files[@]}" | awk '{ n += $1 } END { print n }')
 	against stream1 "$work/readers" "${files[@]}"
 	# Two readers, each with half of the files, against one reader of the shards.

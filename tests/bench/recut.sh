@@ -15,7 +15,7 @@ begin
 room "$work" 2 || skip "no room for a checkpoint in $work"
 stage=${UCFS_BENCH_STAGE:-1}
 
-# bytes DIRECTORY PATTERN: of the files of that name.
+# bytes DIRECTORY PATTERN: the bytes of the files that match.
 bytes() {
 	find "$1" -name "$2" -printf '%s\n' |
 		awk '{ sum += $1 } END { printf "%.0f", sum }'
@@ -41,7 +41,7 @@ native() {
 	add "native$n.read" "$read"
 }
 
-# What ranks read besides shards: the module, stages 1 and 2 more than once.
+# The bytes that ranks read besides shards: the module, which stages 1 and 2 read more than once.
 other_bytes() {
 	echo $(($(median "native$n.read") - $(bytes "$work/run/$tag" '*optim_states.pt')))
 }

@@ -20,7 +20,7 @@ begin_own /dev/shm
 source=$work/run
 ulimit -n "$(ulimit -H -n)"
 
-# Processor seconds of a command, in $spent.
+# Set $spent to the processor seconds of a command.
 spend() {
 	local TIMEFORMAT='%U %S'
 
@@ -124,7 +124,7 @@ few_descriptors() {
 		awk "BEGIN { print $check, $all - $stat }")
 }
 
-# requests RANKS: to a mount and a parameter of the first rank.
+# requests RANKS: number of requests until a mount exists and a parameter of the first rank is read.
 requests() {
 	local slow=$work/slow
 

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Takes memory, writes to it and gives it back: what the next program takes has just
+ * Allocates memory, writes to it and frees it, so that the next program gets memory that has just
  * been in use.
  *
  *   settle MIB
  *
- * A virtual machine may tell its host which pages are free (free page reporting), and
- * the host takes them away within seconds.  The first write to such a page takes up to
- * 40 times as long as one to a page that the machine still has.  Without this program, a
- * measurement would depend on how much memory was freed just before it.
+ * A virtual machine may tell its host which pages are free (free page reporting), and the host
+ * takes them away within seconds.  The first write to such a page takes up to 40 times as long as
+ * one to a page that the machine still has.  Without this program, a measurement would depend on
+ * how much memory was freed just before it.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -46,7 +46,7 @@ struct node {
 /* A file or directory that is open. */
 struct open_file {
 	int fd;
-	struct dirent *names; /* of a directory */
+	struct dirent *names; /* entries of a directory */
 	size_t nnames;
 };
 
@@ -185,12 +185,12 @@ static int fill_entry(fuse_ino_t parent, const char *name,
 	return 0;
 }
 
-/* Names of one directory are looked up at the same time, as NFS and others do. */
+/* Names of one directory are looked up in parallel, as NFS and others do. */
 static void op_init(void *userdata, struct fuse_conn_info *conn)
 {
 	(void)userdata;
 	conn->want |= conn->capable & FUSE_CAP_PARALLEL_DIROPS;
-	/* What the kernel reads ahead into its cache; its own limit is 12. */
+	/* Limit of the kernel's read-ahead requests; its own limit is 12. */
 	conn->max_background = most;
 }
 
@@ -339,10 +339,10 @@ static void read_counts(fuse_req_t req, size_t size, off_t off)
 	fuse_reply_buf(req, text + at, n - at < size ? n - at : size);
 }
 
-/* What FUSE asks for at once is no more than 256 pages. */
+/* FUSE requests at most 256 pages at once. */
 #define REPLY_BYTES ((size_t)1 << 20)
 
-static pthread_key_t replies; /* of each thread, memory for the bytes of one */
+static pthread_key_t replies; /* for each thread, memory for the bytes of a reply */
 
 static char *reply_buffer(size_t size)
 {
@@ -357,8 +357,8 @@ static char *reply_buffer(size_t size)
 	return buf;
 }
 
-/* What comes from a server passes through the client's memory: no splicing of the
- * page cache, which no far store could do. */
+/* Bytes of a server pass through the client's memory: splicing from the page cache would be
+ * unrealistic. */
 static void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
 		    struct fuse_file_info *fi)
 {

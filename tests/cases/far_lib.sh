@@ -18,5 +18,5 @@ leave() {
 }
 trap 'leave "$tmp/mnt"; leave "$far"; cleanup' EXIT
 
-# far_count NAME: what the store has counted.
+# far_count NAME: prints a counter of the store.
 far_count() { awk -v name="$1" '$1 == name { print $2 }' "$far/.slowfs"; }

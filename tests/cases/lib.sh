@@ -152,8 +152,8 @@ good_lists() {
 	sort -o "$tmp/lists/cases" "$tmp/lists/cases"
 }
 
-# good_compare FOUND: "SIZE NAME/PATH" of each file that was found; are the listed ones
-# there, of their sizes, and no others where all are listed?
+# good_compare FOUND: "SIZE NAME/PATH" of each file found: checks that the listed files exist with
+# their sizes, and no others if the list is complete.
 good_compare() {
 	local lists=$tmp/lists
 	check "all files, of their sizes" test -z "$(comm -23 <(sort "$lists/sizes") <(sort "$1") | tee /dev/stderr)"

@@ -25,9 +25,9 @@ export OMP_NUM_THREADS=1
 # than most of the runs.
 export OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,vader OMPI_MCA_plm=isolated
 
-# A rank that waits gives the processor to those that it waits for, by sched_yield, for
-# which naps.so sleeps: other tests run beside these.  Without $top_builddir, as in the
-# demonstration, the build is where the trainer is.
+# A waiting rank yields the processor by sched_yield, which naps.so turns into a sleep, because
+# other tests run at the same time.  Without $top_builddir, as in the demonstration, the build is
+# where the trainer is.
 export OMPI_MCA_mpi_yield_when_idle=1
 naps=${top_builddir:-$(dirname "$(command -v uctrain)")}/tests/programs/naps.so
 if [ -r "$naps" ]; then
@@ -35,8 +35,8 @@ if [ -r "$naps" ]; then
 	export ASAN_OPTIONS="verify_asan_link_order=0${ASAN_OPTIONS:+:$ASAN_OPTIONS}"
 fi
 
-# A session directory of its own: of two runs that share one, the first to end
-# may remove it while the other starts.
+# A separate session directory: of two runs that share one, the first to end may remove it while the
+# other starts.
 export OMPI_MCA_orte_tmpdir_base=$tmp
 
 # The ranks' shared memory goes with $tmp, also where mpirun is killed, which would
@@ -62,8 +62,8 @@ on_ranks() {
 	"${run[@]}" "${@:2}" </dev/null
 }
 
-# All lines go through the same code, of which sanitizers have seen most by a few; that the
-# numbers of each are right is shown without.
+# All lines go through the same code, most of which sanitizers see with a few lines; the numbers of
+# each line are checked without them.
 sampled() {
 	if [ "${sanitize:-no}" = no ]; then
 		cat

@@ -28,7 +28,7 @@ void cudaemu_reverse(bool reverse);
 /* Let cublasLt reject all epilogues from now on, as it does for some shapes and types. */
 void cudaemu_refuse_epilogues(bool refuse);
 
-/* The number of products whose column sums cublasLt computed. */
+/* The number of products with column sums computed by cublasLt. */
 unsigned cudaemu_products_with_sums(void);
 
 /* Let cublasLt know `n` algorithms from now on (1 at first), of which `fastest`, counted from 0,
@@ -58,9 +58,9 @@ void cudaemu_seed(unsigned seed);
 /* Do all that is queued, unless an operation calls this. */
 void cudaemu_finish(void);
 
-/* What was asked of the device since the process began.  The numbers are written, in this order,
- * to $CUDAEMU_TRAFFIC.RANK at exit, and to a line of $CUDAEMU_STEPS.RANK when the trainer begins
- * a step. */
+/* Counters of operations since the process began.  The numbers are written, in this order, to
+ * $CUDAEMU_TRAFFIC.RANK at exit, and to a line of $CUDAEMU_STEPS.RANK when the trainer begins a
+ * step. */
 extern struct cudaemu_traffic {
 	/* Copies between host and device, and their bytes. */
 	uint64_t to_device, bytes_to_device, to_host, bytes_to_host;
@@ -70,7 +70,7 @@ extern struct cudaemu_traffic {
 	uint64_t zeroed, bytes_zeroed;
 	uint64_t collectives;   /* of NCCL; a group counts as one */
 	uint64_t bytes_reduced; /* that this rank gave to its reductions */
-	/* Of all these, those that the host called; a graph's launch is one. */
+	/* Of all these, the operations that the host called; launching a graph is one. */
 	uint64_t calls;
 } cudaemu_traffic;
 

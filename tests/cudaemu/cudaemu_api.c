@@ -181,7 +181,7 @@ cudaError_t cudaMallocHost(void **p, size_t bytes)
 	return cudaSuccess;
 }
 
-/* What is queued must not use it any more. */
+/* Queued operations must not use it any more. */
 cudaError_t cudaFreeHost(void *p)
 {
 	if (cudaemu_forbids("cudaFreeHost"))
@@ -209,7 +209,7 @@ cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, enum cudaMemPoolAttr att
 
 cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, enum cudaMemPoolAttr attr, void *value)
 {
-	/* Nothing is kept that is not used. */
+	/* Memory is freed at once. */
 	const uint64_t high = most, now_taken = taken;
 
 	(void)pool;
@@ -240,9 +240,9 @@ cudaError_t cudaMemGetInfo(size_t *left, size_t *all)
 /* --- memory ------------------------------------------------------------------ */
 
 /*
- * With CUDAEMU_APART device memory is out of the host's reach but while operations run: it comes
- * from one range of addresses, each allocation from pages of its own, which are not used again
- * while there are others.  Without it, from malloc, for sanitizers.
+ * With CUDAEMU_APART the host can access device memory only while operations run: it comes from one
+ * range of addresses, each allocation from pages of its own, which are not used again while there
+ * are others.  Without it, from malloc, for sanitizers.
  */
 #define APART_BYTES ((size_t)64 << 30)
 #define PAGE ((size_t)4096)
@@ -275,7 +275,7 @@ void cudaemu_reach_memory(bool reach)
 	reached = reach ? apart_used : 0;
 }
 
-/* Aligned like cudaMalloc's memory, and no more, so that reliance on more fails. */
+/* Aligned exactly like cudaMalloc's memory, so that reliance on more fails. */
 static bool take(void **p, size_t bytes)
 {
 	const size_t room = (bytes + 2 * PAGE - 1) / PAGE * PAGE;
@@ -318,7 +318,7 @@ static void free_range(void *arg)
 		madvise(page, (r->bytes + 256 + PAGE - 1) / PAGE * PAGE, MADV_DONTNEED);
 }
 
-/* What another stream writes there before its turn is lost. */
+/* Writes of another stream before the stream's turn are lost. */
 cudaError_t cudaMallocAsync(void **p, size_t bytes, cudaStream_t stream)
 {
 	if (cudaemu_forbids("cudaMallocAsync"))

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Calls of the system by which a checkpoint is found, counted.  At exit the numbers are written
- * to $CUDAEMU_CALLS.RANK: opens of .pt files, of those past the page cache, copies of
- * descriptors, and a mount's ioctls for extents and for sources.  No file is in the page cache.
+ * Counts the system calls of loading a checkpoint.  At exit the numbers are written to
+ * $CUDAEMU_CALLS.RANK: opens of .pt files, of those past the page cache, copies of descriptors, and
+ * a mount's ioctls for extents and for sources.  No file is in the page cache.
  */
 #include <fcntl.h>
 #include <stdarg.h>

@@ -30,7 +30,7 @@ struct cudaemu_graph {
 	cudaStream_t origin;
 	enum cudaStreamCaptureMode mode;
 	bool spoiled;
-	bool shared; /* by what was instantiated */
+	bool shared; /* owned by an instantiated graph, too */
 };
 
 _Thread_local struct cudaemu_graph *cudaemu_capture;
@@ -199,7 +199,7 @@ cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *exec, cudaGraph_t g,
 	return cudaSuccess;
 }
 
-/* What is queued may use it. */
+/* Queued operations may still use it. */
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
 {
 	cudaemu_finish();

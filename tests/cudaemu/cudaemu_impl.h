@@ -21,14 +21,14 @@ void nodes_clear(struct nodes *set);
 
 struct cudaemu_stream {
 	struct cudaemu_graph *graph; /* NULL: not captured */
-	struct nodes ends;           /* what the next captured operation comes after */
-	struct queued *first, **end; /* what is not done yet */
+	struct nodes ends;           /* operations that the next captured one must follow */
+	struct queued *first, **end; /* operations that are not done yet */
 	struct cudaemu_stream *next;
 };
 
 /* All streams. */
 extern cudaStream_t cudaemu_streams;
-/* What this thread captures, or NULL. */
+/* The graph that this thread captures, or NULL. */
 extern _Thread_local struct cudaemu_graph *cudaemu_capture;
 
 /* Fail, and spoil this thread's capture. */
@@ -41,10 +41,10 @@ bool cudaemu_forbids(const char *call);
 void cudaemu_capture_operation(cudaStream_t s, void (*run)(void *arg), const void *arg,
 			       size_t bytes);
 
-/* Queue what is no operation of the host's: it is not counted. */
+/* Queue an operation without counting it, since the host did not request it. */
 void cudaemu_queue_quietly(cudaStream_t s, void (*run)(void *arg), const void *arg, size_t bytes);
 
-/* Do all that was queued on a stream, and what that waits for. */
+/* Do all queued operations of a stream, and those that it waits for. */
 void cudaemu_finish_stream(cudaStream_t s);
 
 /* Let the host reach the device's memory, or no longer, with CUDAEMU_APART. */

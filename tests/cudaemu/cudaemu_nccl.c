@@ -34,7 +34,7 @@ bool ncclemu_is_recorded(cudaStream_t stream)
 	return cudaemu_is_recorded(stream);
 }
 
-/* What the host waits in while devices work: other ranks may wait for this one's. */
+/* MPI calls in which the host waits for other ranks, which may wait for this rank's devices. */
 int MPI_Allreduce(const void *from, void *to, int n, MPI_Datatype type, MPI_Op op, MPI_Comm comm)
 {
 	cudaemu_finish();

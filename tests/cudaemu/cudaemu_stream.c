@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Streams and events.  What is queued on a stream is done when the host waits for it, and no
- * sooner: each next operation is that of a random stream whose first one waits for no event, so
- * that a wait that is missing shows, on the device and on the host.
+ * Streams and events.  Queued operations are done only when the host waits for them: the next one
+ * is taken from a random stream whose first operation waits for no event, so that missing waits
+ * show, on the device and on the host.
  *
  * Events have marks: one for each time that they are recorded.
  */
@@ -153,7 +153,7 @@ static bool can_run(const struct cudaemu_stream *s)
 	return s->first && is_done(&s->first->waits_for);
 }
 
-/* A random stream whose first operation can be done; NULL: there is none. */
+/* A random stream whose first operation can be done, or NULL. */
 static cudaStream_t choose(void)
 {
 	cudaStream_t chosen = NULL;
@@ -259,7 +259,7 @@ static cudaError_t captured(const char *call)
 	return cudaemu_spoil(cudaErrorCapturedEvent, call);
 }
 
-/* A stream that waits for what is captured is captured, too. */
+/* A stream that waits for a captured operation is captured, too. */
 static void join(cudaStream_t stream, const struct cudaemu_event *event)
 {
 	stream->graph = event->graph;

@@ -151,7 +151,7 @@ struct call {
 	ncclComm_t comm;
 };
 
-/* The calls of a group, which are one operation of a stream, or one alone. */
+/* The calls of a group, which form one operation of a stream, or a single call. */
 struct unit {
 	size_t n;
 	struct call calls[];

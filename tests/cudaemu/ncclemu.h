@@ -19,11 +19,11 @@ extern bool ncclemu_hangs;
 /* Is called when an operation has been done. */
 void ncclemu_started(void);
 
-/* Is called for what this rank gives to a reduction. */
+/* Called with the size of this rank's operand of a reduction. */
 void ncclemu_reduces(size_t bytes);
 
-/* Queue an operation with a copy of its argument, or do it after what this stream has been
- * given. */
+/* Queue an operation with a copy of its argument, or do it after the stream's earlier
+ * operations. */
 void ncclemu_queue(cudaStream_t stream, void (*run)(void *arg), const void *arg, size_t bytes);
 
 /* Is the stream captured? */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NCCL, and what devcomm_nccl.c calls of CUDA, for devices with the memory of apart.h. */
+/* NCCL, and the CUDA calls of devcomm_nccl.c, for devices with the memory of apart.h. */
 #include <assert.h>
 #include <stdlib.h>
 

@@ -71,7 +71,7 @@ static enum class the_class = CLASSES;
 static uint64_t the_call;
 static struct {
 	uintptr_t begin, end;
-} texts[2]; /* of the program, and of its library */
+} texts[2]; /* one for the program, and one for its library */
 
 static _Atomic uint64_t calls[CLASSES];
 
@@ -352,7 +352,7 @@ int mkdirat(int dir, const char *path, mode_t mode)
 	return real(dir, path, mode);
 }
 
-/* openat2 has no function of its own. */
+/* openat2 has no function in the C library. */
 long syscall(long number, ...)
 {
 	static long (*real)(long, ...);
@@ -516,7 +516,7 @@ int __libc_start_main(main_fn *main_of, int argc, char **argv,
 		      void (*init)(void), void (*fini)(void),
 		      void (*rtld_fini)(void), void *stack_end);
 
-/* Every program starts by this function of the C library. */
+/* Every program starts with this function of the C library. */
 int __libc_start_main(main_fn *main_of, int argc, char **argv,
 		      void (*init)(void), void (*fini)(void),
 		      void (*rtld_fini)(void), void *stack_end)

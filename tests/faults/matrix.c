@@ -194,7 +194,7 @@ static void run_cell(struct cell c, const char *way, void (*fn)(struct cell *c))
 		remove_dir(c.dir);
 }
 
-/* Pack a tag in a process of its own, since threads of the library would stay. */
+/* Pack a tag in a separate process, since threads of the library would stay. */
 static void pack_tag(const char *tag, const char *pack)
 {
 	struct uckpt_error err = { "" };
@@ -234,7 +234,7 @@ static void make_template(const struct source *s, const char *good)
 	pack_tag(tag, pack);
 }
 
-/* Read the whole source, in a process of its own as the cells do. */
+/* Read the whole source, in a separate process like the cells. */
 static void read_truth(const struct source *s, struct tree *truth)
 {
 	struct cell c = { .source = s, .file = s->files[0] };

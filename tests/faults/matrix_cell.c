@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A cell of the matrix: its file is damaged, and what the library, a mount or `convert`
- * makes of the source is compared with what it was before.
+ * A cell of the matrix: damages its file, and compares what the library, a mount or `convert` shows
+ * of the source with its former state.
  */
 #include "tests/faults/matrix_cell.h"
 
@@ -27,7 +27,7 @@
 static const char *const when_names[WHENS] = { "before it is opened",
 					       "after it was listed" };
 
-/* Words of the message, when a file is found so after the tree was listed. */
+/* Words of the message if the damage is found after the tree was listed. */
 static const struct {
 	const char *name, *words;
 } fault_names[FAULTS] = {
@@ -127,7 +127,7 @@ static bool is_explained(const struct cell *c)
 		(c->when == BEFORE || c->source->flags & OWN_WORDS));
 }
 
-/* Compare what was read with the truth of which paths begin with `prefix`. */
+/* Compare the result with those paths of the truth that begin with `prefix`. */
 static void judge(struct cell *c, const char *prefix)
 {
 	const size_t len = strlen(prefix);
@@ -146,7 +146,7 @@ static void judge(struct cell *c, const char *prefix)
 		else if (got->size != want->size || got->hash != want->hash)
 			cell_broken(c, "%s has other bytes", want->path);
 	}
-	/* Who removes the pack removes what it shows. */
+	/* Removing the pack removes its files. */
 	if (lost && !c->got->failed && !is_explained(c) &&
 	    !(c->source->flags & PACKED && c->fault == MISSING))
 		cell_broken(c, "%u files are gone without a word", lost);
@@ -301,8 +301,8 @@ static int unmount(const char *mnt, pid_t server)
 	return status;
 }
 
-/* Take what the server said, but for its wish for the model's configuration.  `print`: also print
- * all of it, since who reads the test's log may not have this machine. */
+/* Read the server's log, without its request for the model's configuration.  `print`: also print
+ * all of it, for readers of the test's log. */
 static void take_log(struct cell *c, const char *log, bool print)
 {
 	FILE *const f = fopen(log, "r");

@@ -15,7 +15,7 @@ struct source {
 };
 
 #define PACKED 1u    /* the tag is in a pack */
-#define OWN_WORDS 2u /* a changed file is read again, and refused for what it has now */
+#define OWN_WORDS 2u /* a changed file is read again, and refused for its new content */
 
 enum fault {
 	MISSING,
@@ -31,7 +31,7 @@ enum fault {
 /* The file is damaged before the source is opened, or after its tree was listed. */
 enum when { BEFORE, LISTED, WHENS };
 
-/* A cell, and what was read of its source when it was whole. */
+/* A cell, and the contents of its source before the damage. */
 struct cell {
 	const struct source *source;
 	const char *file; /* below the source */
@@ -42,18 +42,18 @@ struct cell {
 	struct tree *got;
 	char dir[64], run[128],
 		path[256]; /* scratch, the source, and its faulty file */
-	unsigned said;     /* warnings, and errors of what was opened */
+	unsigned said;     /* number of warnings, and of errors when opening */
 	bool named;        /* does one of them name the file? */
 	bool broken;
 };
 
-/* Say what is wrong. */
+/* Report a broken promise. */
 void cell_broken(struct cell *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* A context whose messages the cell takes. */
+/* A context whose messages go to the cell. */
 struct uckpt *cell_context(struct cell *c);
 
-/* The ways in: damage the file, and compare what is read then. */
+/* The ways in: damage the file, read, and compare. */
 void cell_by_library(struct cell *c);
 void cell_by_convert(struct cell *c);
 void cell_by_mount(struct cell *c);

@@ -72,7 +72,7 @@ static void copy_file(const char *from, const char *to)
 	close(out);
 }
 
-/* Call `fn` for each entry of a directory, but for . and .. and .ucfs. */
+/* Call `fn` for each entry of a directory, except ., .. and .ucfs. */
 static int each_entry(const char *dir, void (*fn)(const char *name, void *arg),
 		      void *arg)
 {
@@ -225,7 +225,7 @@ void tree_list_source(struct uckpt *u)
 	read_node_tree(&(struct reading){ u, NULL, NULL }, UCKPT_ROOT, "");
 }
 
-/* Through a mount, or of what was converted. */
+/* Through a mount, or in a converted tree. */
 struct walking {
 	const char *root, *path; /* below the root */
 	struct tree *out;        /* NULL: list only */

@@ -8,7 +8,7 @@
 
 struct uckpt;
 
-/* What reading a tree of files gave.  It lies in memory that forked processes share. */
+/* The result of reading a tree of files, in memory that forked processes share. */
 #define TREE_FILES 1024
 
 struct tree_file {
@@ -20,7 +20,7 @@ struct tree {
 	unsigned n;      /* files that were read */
 	unsigned failed; /* and that gave an error */
 	bool named;      /* did an error name the file at fault? */
-	char text[512];  /* of the last one that did not */
+	char text[512];  /* message of the last failure */
 	struct tree_file v[TREE_FILES];
 };
 
@@ -42,9 +42,9 @@ struct tree_fault {
 bool tree_is_named(const struct tree_fault *f, const char *text);
 
 /*
- * Read the files below the root of a source, or below a directory, but for `.ucfs`, from
- * end to end.  A size that stat and read do not agree on ends the process, and so does an
- * error of the library without a text, but of a file with the name of the one at fault.
+ * Read all files below the root of a source, or below a directory, except `.ucfs`.  The process
+ * ends if stat and read disagree on a size, or if the library fails without a text, unless the file
+ * has the name of the damaged one.
  */
 void tree_read_source(struct uckpt *u, const struct tree_fault *f,
 		      struct tree *out);

@@ -18,7 +18,7 @@ faults=$top_builddir/tests/faults/faults.so
 sources=(z1_fp32_dp2 dsuc_gpt2_z3_offload_dp4 moe2_ep2_dp4_z1_bf16 meg_tp2_dp2_z1_bf16
 	hf_trainer autotp2_z3_bf16_dp2)
 
-# What the injector has done in all; calls that the seed chose may not happen.
+# The injector's total count of faults; calls chosen by the seed may not happen.
 injected=0
 
 # faulty WORDS PROGRAM ARG...: runs a program with faults; its exit status is in $rc,
@@ -50,7 +50,7 @@ source_of() {
 	tag=$good/$name/$(tag_of "$name")
 }
 
-# What a tag is, unmounted, converted: made once.
+# The converted tag, unmounted; made once.
 truth() {
 	[ -d "$tmp/truth/$name" ] && return
 	mkdir -p "$tmp/truth"
@@ -88,7 +88,7 @@ part_convert() {
 	mkdir "$tmp/dir"
 	faulty "seed=$seed $words" ucckpt convert "$tag" "$tmp/dir/tree"
 	ended ucckpt
-	# What is whole is kept for the same command.
+	# Complete files are kept for the same command.
 	if [ "$rc" -ne 0 ] && grep -q "files are kept" "$tmp/said"; then
 		ucckpt convert "$tag" "$tmp/dir/tree" >/dev/null 2>"$tmp/said"
 		rc=$?
@@ -161,7 +161,7 @@ part_unpack() {
 	nothing_left "$tmp/dir"
 }
 
-# What `latest` names is whole, and only tags are there.
+# The tag that `latest` names is whole, and only tags exist.
 saved() {
 	local left
 
@@ -217,7 +217,7 @@ part_kill_ranks() {
 	wait "$run"
 	[ -e "$tmp/dir/latest" ] && ucckpt check --data "$tmp/dir/$(cat "$tmp/dir/latest")" >"$tmp/checked" 2>&1 ||
 		fail "$what: $(tail -n 3 "$tmp/checked")"
-	# The next run resumes, and removes what the killed one left.
+	# The next run resumes, and removes the remains of the killed one.
 	on_ranks 2 "${saving[@]}" --steps "$(($(sed 's/.*step//' "$tmp/dir/latest") + 1))" --resume --log_dir "$tmp/logs" \
 		--checkpoint_dir "$tmp/dir" >"$tmp/said" 2>&1 || fail "$what: $(tail -n 3 "$tmp/said")"
 	saved "$tmp/dir"

@@ -60,7 +60,7 @@ static struct run {
 	struct bytebuf bytes; /* of the shard */
 } runs[RUNS];
 
-/* A context and what is open in it. */
+/* A context and its open objects. */
 struct session {
 	struct uckpt *u;
 	const uint8_t *at, *end; /* of the input */
@@ -207,7 +207,7 @@ static void use_dir(struct session *s)
 	}
 }
 
-/* Close a file, after what is mapped of it. */
+/* Close a file, after its mappings. */
 static void close_file(struct session *s, size_t i)
 {
 	for (size_t k = 0; k < SLOTS; k++)
@@ -357,7 +357,7 @@ static void set_text(struct session *s)
 	uckpt_set(s->u, text, NULL);
 }
 
-/* Open a source in a context of its own, instead of what is open. */
+/* Open a source in a new context, in place of the open one. */
 static void begin(struct session *s, const char *source)
 {
 	close_all(s);

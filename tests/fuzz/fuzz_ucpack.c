@@ -18,7 +18,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* Bytes that are read of a file: an index may claim any number. */
+/* Limit of the bytes read from a file: an index may claim any number. */
 #define READ_MAX ((size_t)300000)
 
 #define HEAD_SIZE 24

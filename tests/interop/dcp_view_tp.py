@@ -59,7 +59,7 @@ def tokens():
 
 
 def share_of_loss(model, rows):
-    """What these rows add to the mean of all."""
+    """The part of these rows in the mean of all."""
     logits = model(rows)[:, :-1]
     return functional.cross_entropy(logits.flatten(0, 1),
                                     rows[:, 1:].flatten()) * (len(rows) / ROWS)

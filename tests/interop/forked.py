@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What scripts share whose ranks are forks: how one ends, and the losses of a batch that ranks
+"""Shared by scripts whose ranks are forks: ending a rank, and the losses of a batch that ranks
 divide."""
 
 import os
@@ -26,7 +26,7 @@ def work_and_exit(work, *args):
 
 
 def batch(step, rows, vocabulary, rank, ranks):
-    """The rank's rows of those of a step."""
+    """The rank's rows of a step."""
     random = torch.Generator().manual_seed(step)
     ids = torch.randint(0, vocabulary, (rows, LENGTH), generator=random)
     return ids[rank * rows // ranks:(rank + 1) * rows // ranks]

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# What a mount shows for Hugging Face, transformers loads: its loss on a batch is
-# the one that the trainer has of it (hf_loss.py), by the config.json that it wrote.
+# transformers loads a mount's Hugging Face view: its loss on a batch equals the trainer's
+# (hf_loss.py), by the config.json that it wrote.
 #
 #     UCFS_PYTHON=/venv/bin/python hf_loss.sh
 #
@@ -30,7 +30,7 @@ train() {
 for stage in 1 2 3; do
 	run=$scratch/z$stage
 	train --zero_stage $stage --steps 20 --checkpoint_dir "$run" --run_name z$stage
-	# The loss of a step is that of the weights before it.
+	# The loss of a step is computed with the weights before it.
 	train --zero_stage $stage --steps 21 --resume="$run" --run_name next$stage
 	loss=$(awk -F, '$1 == 21 { print $2 }' "$scratch/logs/next$stage/metrics.csv")
 	ucfs "$run" "$mnt" || exit 1

@@ -96,7 +96,7 @@ copy_megatron() {
 		"$1/megatron/training.py"
 	sed -i '1i import no_shm' "$1/pretrain_gpt.py"
 	cp "$here/no_shm.py" "$1" || exit 1
-	# 128 tokens, none of which is merged.
+	# 128 tokens without merges.
 	"$UCFS_PYTHON" - >"$1/vocab.json" <<-'END'
 		import json
 		print(json.dumps({**{f"t{i}": i for i in range(127)}, "<|endoftext|>": 127}))

@@ -18,7 +18,7 @@ flags=$(pkg-config --cflags --libs uckpt) || fail "pkg-config does not find the 
 run=$good/z1_fp32_dp2
 view=$(tag_of z1_fp32_dp2)_universal
 
-# example COMPILER...: what the program says of the parameters' files.
+# example COMPILER...: checks the program's output about the parameters' files.
 example()
 {
 	# shellcheck disable=SC2086 # flags are a list

@@ -39,8 +39,7 @@ done
 refused "$good/sp2_dp2_z3/global_step4" "rank_0_mp_rank_00_optim_states.pt: .*(one, .*sequence parallel"
 check "a bad option is named" grep -q 'crc=no' <(ucfs "$tag" "$mnt" -o crc=no 2>&1)
 check "a missing mount point is named" grep -q "$tmp/no" <(ucfs "$tag" "$tmp/no" 2>&1)
-# Mounting opens one optimizer shard; damage in others is found when they are
-# needed.
+# Mounting opens one optimizer shard; damage in other shards is found when they are read.
 rm -rf "$tmp/damaged"
 cp -r "$tag" "$tmp/damaged"
 for f in "$tmp"/damaged/zero_pp_rank_[1-3]*; do

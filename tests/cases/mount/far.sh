@@ -1,8 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Shards on storage that is far away: the same bytes, few more of them read than
-# wanted, many requests at once, memory within its bound, and EIO for a shard that
-# changes meanwhile.
+# Shards on storage that is far away: the same bytes, few unnecessary reads, many requests at once,
+# memory within its bound, and EIO for a shard that changes meanwhile.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 # shellcheck source=tests/cases/far_lib.sh
@@ -16,7 +15,7 @@ check "convert" ucckpt convert "$tag" "$tmp/copy" >"$tmp/convert.log" 2>&1
 
 # be_far [OPTION...]: the run, 3 ms away.
 be_far() { "$slowfs" -d 3000 "$@" "$tmp/run" "$far"; }
-# within BYTES: were at most 1.1 times as many read, and not far fewer?
+# within BYTES: checks that at most 1.1 times this many bytes were read, and not far fewer.
 within() {
 	local -r bytes=$(far_count bytes)
 
@@ -53,8 +52,8 @@ check "diff from afar" ucckpt diff "$far/global_step4" "$tag" >"$tmp/diff.log" 2
 check "diff: with several requests at once" test "$(far_count most)" -ge 8
 leave "$far"
 
-# A converted tree has a file for each tensor, of 2.8 MB: eleven requests of 256 KiB, and
-# those of its directory.
+# A converted tree has a file for each tensor, of 2.8 MB: eleven requests of 256 KiB, and some for
+# its directory.
 "$slowfs" -d 3000 "$tmp/copy" "$far" || fail "slowfs"
 check "diff with a copy that is far" ucckpt diff "$tag" "$far" >"$tmp/diff.log" 2>&1
 check "diff: its requests are large" test "$(far_count reads)" -le $((36 * 10))
@@ -65,7 +64,7 @@ for options in ro readahead=8M; do
 	be_far -d 15000 # longer than a busy machine takes from one request to the next
 	mount_fg "$far" -o "$options" || finish
 	check "$options: the same bytes" diff -r "$mnt/global_step4_universal" "$tmp/copy"
-	# When memory is short, what nobody reads for seconds is given up.
+	# When memory is short, blocks that nobody reads for seconds are evicted.
 	[[ $options == *=8M ]] || check "$options: read about once" within "$size"
 	check "$options: several requests at once" test "$(far_count most)" -ge 4
 	leave "$mnt"
@@ -80,8 +79,8 @@ leave "$mnt"
 wait "$server"
 leave "$far"
 
-# Shards have been opened when the first reader comes.
-early=$(($(ls "$tag" | wc -l) * 2)) # those of the plan, and for readers
+# The shards are open before the first reader comes.
+early=$(($(ls "$tag" | wc -l) * 2)) # reads of the plan, and opens for readers
 be_far
 mount_fg "$far" || finish
 for _ in $(seq 100); do
@@ -98,7 +97,7 @@ leave "$mnt"
 wait "$server"
 leave "$far"
 
-# All of a file's pieces at once; its bytes come from the same requests.
+# All pieces of a file at once; its bytes come from the same requests.
 mkdir "$tmp/large"
 "$top_builddir/tests/programs/mkrun" "$tmp/large" 2 4000000 4 || fail "mkrun"
 "$slowfs" -d 100000 "$tmp/large" "$far"
@@ -114,7 +113,7 @@ leave "$mnt"
 wait "$server"
 leave "$far"
 
-# There is memory for 10 of the 16 MB: only the others are read again.
+# There is memory for 10 of the 16 MB: only the rest is read again.
 "$slowfs" "$tmp/large" "$far"
 mount_fg "$far" -o crc=exact,readahead=4M || finish
 tail -c 1 "$file" >"$tmp/end"
@@ -166,14 +165,14 @@ leave "$mnt"
 wait "$server"
 leave "$far"
 
-# A store that does not tell the types of a directory's entries, which are looked up.
+# The store does not return the types of a directory's entries, so they are looked up.
 mkdir "$tmp/many" && touch "$tmp/many/"{1..200}
 "$slowfs" -d 5000 "$tmp/many" "$far"
 ucckpt info "$far" >"$tmp/info.log" 2>&1
 check "types that are not told: many lookups at once" test "$(far_count most)" -ge 8
 leave "$far"
 
-# A run with many files beside its tags, whose types the store tells: none is asked for.
+# A run has many files beside its tags, and the store returns their types: no lookup is needed.
 mkdir "$tmp/names"
 "$top_builddir/tests/programs/mkrun" "$tmp/names" 2 1000 4 || fail "mkrun"
 touch "$tmp/names/"{1..3000}

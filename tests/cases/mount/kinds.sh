@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# A directory of another format is named, with what can be done with it, by the mount
-# and by ucckpt in the same words.
+# A directory of another format is recognised, with advice, by the mount and by ucckpt in the same
+# words.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 require_fuse

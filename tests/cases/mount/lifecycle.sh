@@ -51,7 +51,7 @@ killed_leaves_none() {
 }
 check "auto_unmount: a server that is killed leaves no mount" killed_leaves_none
 
-# What another has mounted there by then stays, though the kernel may give it the same id.
+# A later mount at the same path stays, even if the kernel gives it the same id.
 mount_fg "$tag" -o auto_unmount || finish
 keeper=$(pgrep -P "$server")
 kill -STOP "$keeper"
@@ -69,7 +69,7 @@ for _ in $(seq 100); do
 done
 check "nothing is left of it" eval "! kill -0 $keeper 2>/dev/null"
 
-# The mount ends with its owner, here with the writer of a pipe, but what is open stays readable.
+# The mount ends with its owner, here with the writer of a pipe, but open files stay readable.
 mkfifo "$tmp/owner"
 exec 8<>"$tmp/owner"
 mount_fg "$tag" -o until=7 7<"$tmp/owner" 8>&- || finish
@@ -118,8 +118,8 @@ check "indeed" test ! -e "$mnt/zero"
 if [ "$(id -u)" -ne 0 ] || [ ! -x /sbin/mount.fuse3 ] || ! unshare -m true 2>/dev/null; then
 	echo "note: mount -t not tried: it takes root, mount.fuse3 and a mount namespace"
 else
-	# mount(8) looks for helpers in /sbin and gives them a path of its own:
-	# in a mount namespace of ours, ucfs is installed there.
+	# mount(8) looks for helpers in /sbin and sets its own PATH, so ucfs is installed there, in
+	# a private mount namespace.
 	mkdir "$tmp/up"
 	cat >"$tmp/installed.sh" <<-EOF
 	mount -t tmpfs tmpfs "$tmp/up" && mkdir "$tmp/up/u" "$tmp/up/w" || exit 77
@@ -143,7 +143,7 @@ else
 	check "the servers are gone" gone
 fi
 
-# What a program saves over the mount goes into an overlay (ucfs-deploy(7)).
+# An overlay takes the files that a program saves over the mount (ucfs-deploy(7)).
 if [ "$(id -u)" -ne 0 ] || ! unshare -m true 2>/dev/null; then
 	echo "note: no overlay tried: it takes root and a mount namespace"
 else

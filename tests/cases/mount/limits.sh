@@ -8,7 +8,7 @@ require_fuse
 run=$good/dsuc_gpt2_z3_offload_dp4
 [ "${sanitize:-no}" = no ] || skip "sanitizers need more than any limit allows"
 
-# What runs as ucfs from here on: $limit, then the server.
+# From here on `ucfs` runs $limit, then the server.
 ucfs=$(command -v ucfs)
 mkdir "$tmp/bin"
 cat >"$tmp/bin/ucfs" <<-EOF
@@ -58,7 +58,7 @@ done
 under "ulimit -v 2000000"
 check "ulimit -v 2000000: everything can be read" test "$unread" -eq 0
 
-# A cgroup below that of this test, so that what limits the test still does.
+# A cgroup below this test's own, whose limits thus still apply.
 make_cgroup() {
 	local own
 

@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What torch.load finds in the files of a mount, as torch.sh compares it.
+"""Load the files of a mount by torch.load, for torch.sh to compare.
 
-    loadtorch.py UNIVERSAL-TREE WEIGHTS-FILE...
+loadtorch.py UNIVERSAL-TREE WEIGHTS-FILE...
 
-Prints lines as good/README.md has them, of the tree "truth PARAM STATE SHA256",
-of weights "tensors FILE SHA256" and "weight PARAM fp32 SHA256".
-"""
+Prints lines as good/README.md has them, of the tree "truth PARAM STATE SHA256", of weights
+"tensors FILE SHA256" and "weight PARAM fp32 SHA256"."""
 
 import glob
 import hashlib

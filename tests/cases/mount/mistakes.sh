@@ -25,7 +25,7 @@ refused() {
 	[ "$(wc -l <<<"$out")" -eq 1 ] || fail "ucfs $*: several lines: $out"
 }
 
-# Options as they were written, and what was probably meant.
+# Mistyped options, and the suggestion.
 refused "-o stge=any: unknown option; did you mean stage=any?" "$tag" "$mnt" -o ro,stge=any
 refused "-o chekc: unknown option; did you mean check?" "$tag" "$mnt" -o chekc
 refused "-o vew: unknown option; did you mean view=...?" "$tag" "$mnt" -o vew
@@ -41,7 +41,7 @@ refused "-o remount: no option can be changed" "$tag" "$mnt" -o remount,ro
 refused "log=-: only with -f" "$tag" "$mnt" -o log=-
 refused "libfuse: missing argument after" "$tag" "$mnt" -o
 
-# What mount(8) and systemd add is accepted, and long options are.
+# Options that mount(8) and systemd add are accepted, and long options, too.
 for options in rw,exec,suid,dev,atime,diratime,relatime \
 	ro,noexec,nosuid,nodev,noatime,nodiratime,_netdev,noauto,nofail \
 	user=me,users,group,defaults,x-systemd.automount,x-mount.mkdir,comment=x,nosymfollow; do

@@ -6,7 +6,7 @@
 . "$(dirname "$0")/../lib.sh"
 require_fuse
 
-# tree DIR: all below it with mode, size and time, and the digest of all bytes.
+# tree DIR: lists everything below it with mode, size and time, and the digest of all bytes.
 tree() {
 	(cd "$1" && find . ! -path ./.ucfs -printf '%P %M %s %TY-%Tm-%Td %TT\n' |
 		sort && find . -type f -print0 | sort -z | xargs -0 cat | sha256sum)
@@ -61,7 +61,7 @@ ucckpt convert "$run" "$tmp/a/tree" >/dev/null 2>&1 || fail "convert, packed"
 ucckpt convert "$original" "$tmp/b/tree" >/dev/null 2>&1 || fail "convert"
 check "convert writes the same" diff -r "$tmp/a" "$tmp/b"
 
-# The directory comes before a pack of its name.
+# The directory takes precedence over a pack of its name.
 mkdir "$run/$tag"
 check "a directory hides its pack" test "$(ucckpt info "$run" | grep -c 'problem: ')" -gt 0
 rmdir "$run/$tag"

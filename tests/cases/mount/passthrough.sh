@@ -37,7 +37,7 @@ while read -r f; do
 	check "$f without waiting" cmp <(dd if="$view/$f" iflag=nonblock bs=1M status=none) "$tmp/copy/$f"
 done <"$tmp/large"
 
-# A batch system sends it to all processes of a job that is about to end.
+# Batch systems send it to all processes of a job before they end the job.
 kill -USR1 "$server"
 
 # Eight ranks read the same files in the same order, and eight in other orders.
@@ -62,7 +62,7 @@ check "no open failed" test "$(count opens_failed)" -eq 0
 # Small files.
 small=$view/zero/optimizer_state.pt
 [ "$(stat -c %s "$small")" -le 131072 ] || fail "a file of 128 KiB at most was wanted"
-own=$(count reads) # what it takes to ask
+own=$(count reads) # reads needed to get the counters
 own=$(($(count reads) - own))
 reads=$(count reads)
 for _ in 1 2 3; do

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# What will not be served is said at mount, and why is found in .ucfs/errors and in the
-# file that log= names.
+# Warnings at mount name the tags that will not be served; .ucfs/errors and the file that log= names
+# have the reasons.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 require_fuse
@@ -75,8 +75,8 @@ mounts "global step 4, not of the step in the tag's name"
 fusermount3 -u "$mnt"
 rm -r "${run:?}/global_step7"
 
-# set_step FILE: makes model states of step 4 those of step 5.  In the pickle the
-# number follows the key and a memo's number of one byte or of four.
+# set_step FILE: changes the step of model states from 4 to 5.  In the pickle the number follows the
+# key and a memo's number of one byte or of four.
 set_step() {
 	local at
 	at=$(LC_ALL=C grep -obUaE 'global_steps[qr]' "$1")
@@ -92,7 +92,7 @@ mounts "was saved at global step 5 (0 skipped), but the optimizer .* has made 4 
 fusermount3 -u "$mnt"
 rm -r "${run:?}/global_step5"
 
-# An optimizer whose states cannot be divided takes only the views away that need them.
+# If an optimizer's states cannot be divided, only the views that need them are missing.
 cp -r "$good/z1_soap_dp2" "$tmp/soap"
 ucfs -o "log=$tmp/soap.log" "$tmp/soap" "$mnt" >"$tmp/out" 2>&1 || fail "soap: $(cat "$tmp/out")"
 soap="state Q of group 0 is a list: it cannot be divided"
@@ -141,7 +141,7 @@ while read -r size words; do
 		>/dev/null 2>&1
 	check "$size bytes: others are served" test -s "$mnt/global_step4_universal/mp_rank_00_model_states.pt"
 	fusermount3 -u "$mnt"
-	# The same of the tag alone.
+	# The same for the tag alone.
 	tag_says=$(ucfs "$run/global_step4" "$mnt" 2>&1)
 	check "$size bytes: a tag" grep -q "${shard##*/} is $words" <<<"$tag_says"
 	fusermount3 -u "$mnt"
@@ -162,8 +162,7 @@ mounts "global_step3: zero_pp_rank_1_.* has 0 bytes, and 1 more files are too sm
 fusermount3 -u "$mnt"
 rm -r "${run:?}/global_step3" "${run:?}/global_step4" "${run:?}/latest"
 
-# Seen by opening all files: rank 2 of a save that was interrupted, and one that
-# is damaged.
+# Only opening all files shows these: rank 2 of an interrupted save, and a damaged rank.
 cp -r "$good/z3_fp32_dp4/global_step4" "$run/global_step4"
 set_step "$run/global_step4/zero_pp_rank_2_mp_rank_00_model_states.pt"
 mounts ""

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# TAG_dpN: a ZeRO checkpoint as N ranks would have saved it, in the mount of a run.
+# TAG_dpN in the mount of a run: a ZeRO checkpoint as N ranks would have saved it.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 require_fuse
@@ -26,15 +26,15 @@ check "a use does" test -e "$mnt/${tag}_dp3/mp_rank_00_model_states.pt"
 check "then ls shows it, too" test "$(cd "$mnt" && echo ${tag}_dp3*)" = ${tag}_dp3
 absent ${tag}_dp0 ${tag}_dp4097 ${tag}_dp03 ${tag}_dp ${tag}_dp2_z4 ${tag}_dp2_z nothing_dp2 latest_dp2
 
-# Anyone may look up thousands of names, and list what they stand for: neither takes
-# memory, nor the place of other views.
+# Anyone may look up thousands of names, and list their views: this takes no memory, and evicts no
+# other view.
 resident() {
 	sed -n 's/^VmRSS:[[:space:]]*\([0-9]*\) kB/\1/p' "/proc/$server/status"
 }
 names=(_dp{1..4096}{,_z1,_z2,_z3})
 if [ "${sanitize:-no}" != no ]; then
-	# Each name takes the same path, and what names cost is measured without sanitizers,
-	# with which a look-up takes 1 ms.
+	# Each name takes the same path, and the cost of names is measured without sanitizers, with
+	# which a lookup takes 1 ms.
 	names=(_dp{1..128}{,_z1,_z2,_z3})
 fi
 before=$(resident)
@@ -84,7 +84,7 @@ ucckpt convert --view zero --ranks 4 "$tmp/copy" "$tmp/back" >/dev/null 2>&1
 check "a copy, re-cut back: what was saved" diff -r "$run/$tag" "$tmp/back"
 check "read only" bash -c "! touch '$mnt/${tag}_dp3/mp_rank_00_model_states.pt' 2>/dev/null"
 mkdir "$run/${tag}_dp6"
-sleep 1.1 # the kernel believes for a second what it has looked up
+sleep 1.1 # the kernel caches lookups for a second
 check "a real directory is shown" test "$(ls "$mnt/${tag}_dp6")" = ""
 absent rng_state_4.pth
 unmount
@@ -96,7 +96,7 @@ check "and why" grep -q 'with ZeRO-3, 3 must be a multiple' "$tmp/log"
 check "but multiples" test -e "$mnt/${tag}_dp4/zero_pp_rank_3_mp_rank_00_optim_states.pt"
 unmount
 
-# A pipeline's layers are there, too.
+# The layers of a pipeline are included.
 name=pp2_tp2_dp2_z1_bf16
 mount_fg "$good/$name" || fail "cannot mount: $(cat "$tmp/log")"
 for f in "$good/$name/$tag"/layer_*; do
@@ -130,7 +130,7 @@ ucckpt check "$mnt" >"$tmp/said" || fail "a tag alone: $(cat "$tmp/said")"
 check "a tag alone" test "$(find "$mnt" -name '*model_states.pt' | wc -l)" = 2
 unmount
 
-# What cannot be cut so is not there, and is named with the reason.
+# A cut that is not possible has no view, and a warning has the reason.
 mount_fg "$good/meg_tp2_dp1_z1_bf16" || fail "cannot mount: $(cat "$tmp/log")"
 absent ${tag}_dp2_z3 ${tag}_dp1_z3
 check "stages 1 and 2 are" test -d "$mnt/${tag}_dp2_z1" -a -d "$mnt/${tag}_dp1_z2"

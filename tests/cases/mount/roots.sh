@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-#
-# A run whose files are spread over several directories, as on the disks of the
-# nodes that saved it, is the run.
+# A run whose files are spread over several directories, as on the disks of the nodes that saved it,
+# is served as one run.
 
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
@@ -10,8 +9,8 @@
 name=dsuc_gpt2_z3_offload_dp4
 tag=$(tag_of $name)
 
-# spread NAME: deals the files of a tag out to $tmp/n0, n1 and n2, each in turn.
-# What lies below the tag (tensors on NVMe) goes to n2.
+# spread NAME: deals the files of a tag out to $tmp/n0, n1 and n2, each in turn.  Directories below
+# the tag (tensors on NVMe) go to n2.
 spread() {
 	local n=0
 	rm -rf "$tmp"/n[012]

@@ -104,7 +104,7 @@ check "a tag's name may have spaces" test "$(cat "$mnt/latest_universal")" = "gl
 check "and has a view" test -f "$mnt/global step4_universal/zero/cube/fp32.pt"
 unmount
 
-# Accelerate names its checkpoints; the newest is that of the highest number.
+# Accelerate names its checkpoints; the newest has the highest number.
 for n in 2 10; do
 	mkdir -p "$tmp/named/checkpoints/checkpoint_$n"
 	cp -r "$good/z1_fp32_dp2/global_step4" "$tmp/named/checkpoints/checkpoint_$n/pytorch_model"

@@ -10,7 +10,7 @@ require_fuse
 old=$good/z1_fp32_dp2/global_step4
 new=$good/z1_fp16_dp2/global_step4 # other parameters' values, in the same files
 
-# What each view has of each generation.
+# The contents of each view in each generation.
 for generation in old new; do
 	mkdir "$tmp/$generation"
 	cp -r "${!generation}" "$tmp/$generation/tag"
@@ -121,7 +121,7 @@ for save in "old.hf new.hf" "old.hf new.parts" "old.bin new.hf" "new.parts old.h
 	unmount
 done
 
-# A save that is not complete is not served.
+# An incomplete save is not served.
 rm -rf "$tmp/run/tag"
 cp -r "$old" "$tmp/run/tag"
 mount_fg "$tmp/run" || finish
@@ -157,8 +157,8 @@ touch "$tmp/stop"
 wait "$toucher"
 rm "$tmp/stop"
 
-# Other bytes of the same size, with the mtime put back: nobody reads them, neither while
-# they are there nor while they are written.  The kernel would have cached the file.
+# Other bytes of the same size, with the mtime set back, are never read, neither while they are
+# being written nor afterwards.  The kernel would have cached the file.
 mkdir "$tmp/bytes"
 cp -a "$tmp/run/tag" "$tmp/planned"
 for f in "$old"/*optim_states.pt; do

@@ -7,12 +7,12 @@
 require_fuse
 mkdir "$tmp/run"
 old=$good/z1_fp32_dp2/global_step4
-new=$good/z1_fp16_dp2/global_step4 # in files of the same names
+new=$good/z1_fp16_dp2/global_step4 # its files have the same names
 cp -r "$old" "$tmp/run/global_step2"
 printf global_step2 >"$tmp/run/latest"
 
-# walks WHEN [again]: at once, and again when the kernel does not believe any more what it has
-# looked up.
+# walks WHEN [again]: walks the mount at once, and again after the kernel's cached lookups have
+# expired.
 walks() {
 	local look
 	for look in at_once "${@:2}"; do
@@ -63,7 +63,7 @@ appears global_step4_universal
 sleep 1.1
 check "then it does" test "$(cat "$mnt/latest_universal")" = global_step4_universal
 
-# Model states without the optimizer that comes after them are no checkpoint yet.
+# Model states without their optimizer, which is saved later, are no checkpoint yet.
 mkdir "$tmp/run/global_step5"
 cp "$old"/*model_states.pt "$tmp/run/global_step5"
 walks "without the optimizer" again

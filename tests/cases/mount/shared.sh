@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-#
-# A mount that root shares with everyone (allow_other): nobody reads through it
-# what he may not read without it.
+# A mount that root shares with everyone (allow_other): no user can read files through it that the
+# user could not read otherwise.
 
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
@@ -41,7 +40,7 @@ chmod 600 "$secret"
 echo "{}" >"$tmp/elsewhere.json"
 chmod 644 "$tmp/elsewhere.json"
 
-# What everyone may read, everyone reads.
+# Files that everyone may read are readable for everyone.
 fresh_run
 shared "$run"
 check "an open run is open" reads $stranger "$param"
@@ -90,7 +89,7 @@ check "to those who may read them" reads $stranger "$tmp/mnt/${tag}_hf/tokenizer
 check "and to no others" lacks $stranger "$tmp/mnt/${tag}_hf/config.json"
 unmount
 
-# Above a run, files of another member of its owner's group are not the model's.
+# Above a run, files of another member of its owner's group are ignored.
 fresh_run
 mkdir "$tmp/project"
 mv "$run" "$tmp/project/run"
@@ -110,8 +109,8 @@ for whose in $stranger $owner; do
 done
 mv "$tmp/project/run" "$run"
 
-# With follow_links a user reads what he could reach himself: every directory on the
-# way to a link's target counts, and those above the source.
+# With follow_links a user reads only files that the user could reach directly: the directories on
+# the way to a link's target count, and those above the source.
 closed=$tmp/closed
 mkdir "$closed"
 shard=$(cd "$run/$tag" && ls ./*rank_1_*optim_states.pt)
@@ -217,7 +216,7 @@ for mode in 755 700; do
 done
 rm -rf "$tmp/above"
 
-# Permissions of what a file is made of.
+# Permissions of the files that a virtual file is made from.
 fresh_run
 chmod 600 "$run/$tag"/*rank_1_*optim_states.pt
 shared "$run"

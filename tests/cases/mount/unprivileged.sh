@@ -60,7 +60,7 @@ check "no open failed" test "$(count opens_failed)" -eq 0
 check "and nothing is complained of" test ! -s "$tmp/log"
 unmount
 
-# Who copies a mount may save into the copy, and remove it.
+# A user who copies a mount can write to the copy, and remove it.
 mkdir "$tmp/small"
 cp -r "$good/z1_fp32_dp2/global_step4" "$tmp/small"
 cp -r "$good/z0_fp32_dp2/global_step4" "$tmp/small/stage0"

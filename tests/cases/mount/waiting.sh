@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Waiting is visible: a line on a terminal shows what is done and vanishes in the end, and the
-# log of a mount names a file whose checksum takes long.
+# Waiting is visible: a line on a terminal shows the progress and vanishes at the end, and the log
+# of a mount names a file whose checksum takes long.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 # shellcheck source=tests/cases/far_lib.sh
@@ -17,7 +17,7 @@ tag=global_step4_universal
 
 # on_terminal NAME COMMAND: writes what it prints on one to $tmp/NAME.
 on_terminal() { script -qec "$2" /dev/null >"$tmp/$1" </dev/null; }
-# tells NAME WORDS: a line was drawn, redrawn, and cleared before the next text.
+# tells NAME WORDS: checks that a line was drawn, redrawn, and cleared before the next text.
 tells() {
 	local -r clear=$'\r\033[K'
 

@@ -6,7 +6,7 @@
 . "$(dirname "$0")/../lib.sh"
 require_fuse
 
-# A variant's `file` lines give the bytes of each file of the view.
+# A variant's `file` lines have the bytes of each file of the view.
 compare() {
 	local name=$1 variant=$2 view=$3 file bytes digest
 	while read -r _ _ file bytes digest; do

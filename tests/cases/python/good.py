@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checkpoints of tests/good, and what their digests state."""
+"""The checkpoints of tests/good, and their digests."""
 
 import hashlib
 import logging

@@ -36,8 +36,8 @@ class Values(unittest.TestCase):
         self.assertGreater(compared, 5000)
 
     def test_weights_are_those_of_zero_to_fp32(self):
-        """The lines of torch.load's result, in which what was trained requires_grad.  The
-        universal tree's digests tell what was trained; types that numpy has not need torch."""
+        """The lines of torch.load's result, in which trained parameters have requires_grad.
+        The universal tree's digests show which were trained; types that numpy lacks need torch."""
         compared = 0
         for name in good.cases():
             found = [s[3] for s in good.statements(name, "weights")

@@ -18,7 +18,7 @@ PROGRAM = os.environ["UCFS_PROGRAM"]
 
 
 def ended(path, seconds=20):
-    """Is the temporary directory of a mount gone, at the latest then?"""
+    """Wait until the temporary directory of a mount is gone."""
     for _ in range(seconds * 20):
         if not os.path.lexists(path):
             return True
@@ -27,7 +27,7 @@ def ended(path, seconds=20):
 
 
 def python(text):
-    """A Python that mounts, prints where, and does what `text` says with it, `m`."""
+    """Run a Python that mounts, prints the path, and executes `text` with the mount `m`."""
     return subprocess.Popen(
         [sys.executable, "-c", f"import os, ucfs\nm = ucfs.mount({RUN!r})\n"
          f"print(m.path, flush=True)\n{text}"],

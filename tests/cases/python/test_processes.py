@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What workers of a program read: forked ones, and those that are sent objects."""
+"""Reading by worker processes: forked ones, and those that objects are sent to."""
 
 import os
 import pickle

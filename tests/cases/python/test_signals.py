@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a signal's handler raises, as Ctrl-C does, comes out of the call that it interrupts, and
-leaves nothing in use."""
+"""An exception of a signal's handler, such as Ctrl-C's, is raised from the interrupted call,
+and leaves nothing in use."""
 
 import signal
 import socket
@@ -38,7 +38,7 @@ class Signals(unittest.TestCase):
         raise Interrupt
 
     def interrupt_often(self, work):
-        """Interrupt it at as many places as there are rounds; return how often that came out."""
+        """Interrupt it at as many places as there are rounds; return the number of exceptions."""
         out = 0
         for i in range(ROUNDS):
             try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ucfs.open opens, what it refuses, and how it ends."""
+"""Sources that ucfs.open opens or refuses, and how they are closed."""
 
 import ast
 import glob
@@ -191,7 +191,7 @@ class Closing(unittest.TestCase):
 
     def test_a_file_that_a_thread_closes_is_freed_first(self):
         freed, begun, go = [], threading.Event(), threading.Event()
-        library = mock.Mock(wraps=_handles.library())  # what else ends meanwhile
+        library = mock.Mock(wraps=_handles.library())  # other objects may be freed meanwhile
         library.close_file = lambda f: (begun.set(), go.wait(), freed.append("file"))
         library.free_source = lambda u: freed.append("source")
         with mock.patch.object(_handles, "library", lambda: library):

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Servers that stall, close, truncate, lie and change: what is read is right, or
-# fails with the reason before long.  Unmounting always works.
+# Servers that stall, close, truncate, lie and change: reads return the right bytes, or fail soon
+# with the reason.  Unmounting always works.
 
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
@@ -26,14 +26,14 @@ start() {
 start
 ucckpt convert "$tmp/run" "$tmp/whole" >/dev/null 2>&1 || fail "convert of the local run"
 
-# One second is the deadline of what fails.  A minute would be a hang.
+# Failures have a deadline of one second.  A minute would be a hang.
 convert() {
 	timeout 60 ucckpt -o "deadline=$2" convert --num_extract_workers 4 \
 		"http://127.0.0.1:$port/$1/run" "$tmp/$1.tree" >"$tmp/$1.out" 2>&1
 	echo $? >"$tmp/$1.rc"
 }
 
-# MODE|what is said; nothing if the bytes are right in the end
+# MODE|message; none if the bytes are right in the end
 modes='good
 short
 close_once
@@ -82,7 +82,7 @@ same_names|600|pages without end
 no_names|600|pages without end
 slow_pages|1|not read within 1 s
 busy_pages|1|not read within 1 s'
-# list TOOL MODE SECONDS: what the tool says of an endless list, at once with the others.
+# list TOOL MODE SECONDS: the tool's message about an endless list; run in parallel with the others.
 list() {
 	local options=deadline=$3,s3_anonymous,s3_endpoint=http://127.0.0.1:$port
 	mkdir -p "$tmp/$1-$2"
@@ -115,7 +115,7 @@ done
 # Mounted.
 require_fuse
 
-# Between the first requests of a mount, and within what it asks for at once.
+# Between the first requests of a mount, and during its parallel requests.
 pids=
 for n in 0 1 2 4 6 8 10 12; do
 	mkdir "$tmp/mnt$n"

@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-#
-# A server that no longer answers holds up those who read from it, and nobody else: the
-# tags of the local disk in the same mount are listed, opened, read and closed at once.
+# A server that no longer answers delays only its own readers: tags on the local disk in the same
+# mount are listed, opened, read and closed at once.
 
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
@@ -34,7 +33,7 @@ hang() {
 	hanging+=("$!")
 }
 
-# A signal ends the server, and thereby those who wait for it.
+# A signal ends the server, and with it the processes that wait for it.
 end_mount() {
 	kill "$server"
 	wait "$server"
@@ -45,7 +44,7 @@ end_mount() {
 	fusermount3 -u -z "$tmp/mnt" 2>/dev/null
 }
 
-# prompt "what is promised" COMMAND...: nothing else would end before the server answers.
+# prompt "what is promised" COMMAND...: the command must end before the server answers.
 prompt() {
 	local pid
 	"${@:2}" &
@@ -97,7 +96,7 @@ hang ls "$tmp/mnt/global_step3_universal"
 hang ls "$tmp/mnt/global_step3_hf"
 sleep 1
 all_prompt "a tag's first reader hangs"
-# Not even names: what is in use is served on.
+# Not even names can be read, but files in use are still served.
 cd "$tmp/mnt/global_step5_universal/zero" || finish
 exec 3<block.0039.weight/fp32.pt
 echo dead >"$tmp/mode"

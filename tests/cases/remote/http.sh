@@ -73,7 +73,7 @@ END
 start_nginx "$plain"
 http=http://127.0.0.1:$plain
 says() { grep -q -- "$1" "$tmp/out"; }
-# fetches_once FILE COMMAND...: of the file's bytes, at most a tenth more than it has are sent.
+# fetches_once FILE COMMAND...: checks that at most a tenth more bytes are sent than the file has.
 fetches_once() {
 	local before size
 

@@ -8,7 +8,7 @@
 #   count PATTERN    requests whose line in nginx's log matches
 #   sent FILE        bytes of a file in $tmp/www that nginx has sent in ranges
 
-# Proxies of the environment are none of the tests'.
+# Do not use proxies of the environment.
 unset http_proxy https_proxy HTTP_PROXY HTTPS_PROXY ALL_PROXY all_proxy
 export no_proxy='*'
 servers=()

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Sources that are no URL of ours: every tool says which schemes it knows, and no
-# message shows the secrets of a URL, however it was mistyped.  No server is asked.
+# Sources with an unknown scheme: every tool lists the schemes it knows, and no message shows the
+# secrets of a URL, however it was mistyped.  No server is asked.
 
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
@@ -82,7 +82,7 @@ check "a token that is too long to sign: exit status 1" test $? = 1
 check "and the reason" test "$(cat "$tmp/said")" = \
 	"ucckpt: s3://bucket/run: a key or a session's token is too long to sign with"
 
-# What is there is no URL.
+# An existing path is not taken for a URL.
 cd "$tmp" || exit 1
 mkdir -p gs:
 cp -r "$good/z1_fp32_dp2" gs:/run

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# What `make gpu-bundle` packs starts from wherever it lies, with nothing but what is
-# in it, and its benchmark has every part.
+# The archive of `make gpu-bundle` works from any directory, without anything else, and its
+# benchmark has every part.
 # shellcheck source=tests/cases/train/train_lib.sh
 . "$(dirname "$0")/train_lib.sh"
 command -v uctrain >/dev/null || skip "uctrain was not built"
@@ -33,7 +33,7 @@ check "its libraries" test "$(grep -c '=>' "$tmp/list")" -gt 5
 check "no MPI, which ranks load" test "$(grep -c libmpi "$tmp/list")" = 0
 check "are all its own" test "$(grep '=> /' "$tmp/list" | grep -vcF "=> $bundle/lib/")" = 0
 
-# Where there is nothing else at all, which takes root to try.
+# The same in a root directory with nothing else, which requires root.
 if [ "$(id -u)" -eq 0 ] && mkdir "$tmp/root" && cp -r "$bundle" "$tmp/root/it" &&
 	said=$(chroot "$tmp/root" /it/lib/libc/ld-linux-x86-64.so.2 \
 		--library-path /it/lib/libc:/it/lib /it/libexec/uctrain --version 2>&1); then
@@ -57,7 +57,7 @@ check "nothing is left of either" test ! -e "$tmp/none.tar.gz"
 check "it skips without a GPU" test "$(env -i PATH=/usr/bin:/bin "$bundle/gpu" >"$tmp/words" 2>&1; echo $?)" = 77
 check "a part that is none" test "$(env -i PATH=/usr/bin:/bin "$bundle/gpu" gpt3 >"$tmp/words" 2>&1; echo $?)" = 2
 
-# Programs that say what a GPU would: 1000 tokens a second.
+# Programs that print plausible results of a GPU: 1000 tokens a second.
 mkdir "$tmp/fake"
 cat >"$tmp/fake/nvidia-smi" <<'EOS'
 #!/bin/sh

@@ -8,7 +8,7 @@ require_train
 
 flags=("${tiny[@]}" --train_batch_size 2 --train_micro_batch_size_per_gpu 1)
 find_cuda
-# An emulated device's memory is out of the host's reach.
+# The host cannot access an emulated device's memory.
 [ "${sanitize:-no}" != no ] || export CUDAEMU_APART=1
 steps=2
 [ "${cuda[0]}" != uctrain ] || steps=100
@@ -40,7 +40,7 @@ for dtype in fp32 bf16; do
 		--resume="$tmp/cpu-$dtype" --checkpoint_tag "global_step$half"
 done
 
-# Two ranks on the CPU resume what three have saved.
+# Two ranks on the CPU resume a checkpoint of three.
 several=("${tiny[@]}" --train_batch_size 6 --train_micro_batch_size_per_gpu 1)
 train 1 one "${several[@]}" --steps 2
 for stage in "${stages[@]}"; do

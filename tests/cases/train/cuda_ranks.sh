@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# What is promised of ranks on the CPU holds on CUDA: resuming on as many and on
-# others, accumulation, the same bits on any number of them.
+# Ranks on CUDA behave like ranks on the CPU: resuming on the same and on another number,
+# accumulation, and the same bits on any number of ranks.
 # shellcheck source=tests/cases/train/train_lib.sh
 . "$(dirname "$0")/train_lib.sh"
 export TRAIN_DEVICE=cuda

@@ -7,7 +7,7 @@
 . "$(dirname "$0")/train_lib.sh"
 require_train
 
-# A short text: a validation is of all its last tenth.
+# A short text, since validation uses all of its last tenth.
 head -c 800 "$top_srcdir/LICENSE" >"$tmp/text"
 flags=("${tiny[@]}" --n_head 4 --n_embd 32 --vocab_size 257 --seq_length 16 --lr 1e-3
 	--data "$tmp/text" --train_batch_size 4 --train_micro_batch_size_per_gpu 2
@@ -85,8 +85,8 @@ step() {
 		END { print d[1], d[2], d[3], d[4] }' "$tmp/traffic-$tokens.$1"
 }
 
-# The tokens and targets of a row, int32, what differs between steps, 48 bytes in
-# two copies, and the loss and the norm, doubles.
+# Bytes copied: the tokens and targets of a row, int32; the step's arguments, 48 bytes in two
+# copies; and the loss and the norm, doubles.
 while read -r tokens cut; do
 	# shellcheck disable=SC2086
 	CUDAEMU_STEPS=$tmp/traffic-$tokens train 2 "traffic-$tokens" "${tiny[@]}" --dtype bf16 \

@@ -7,7 +7,7 @@
 . "$(dirname "$0")/train_lib.sh"
 require_train
 
-# A short text: a validation is of all its last tenth.
+# A short text, since validation uses all of its last tenth.
 head -c 1400 "$top_srcdir/LICENSE" >"$tmp/text"
 # 257 tokens do not divide: the last tensor-parallel rank has rows of padding.
 flags=("${tiny[@]}" --n_layer 3 --n_embd 16 --vocab_size 257 --seq_length 16 --lr 1e-3
@@ -87,7 +87,7 @@ beyond_one() {
 	paste -d' ' <(step 1 1 0) <(step "$@") | awk '{ print $5 - $1, $6 - $2, $7 - $3, $8 - $4 }'
 }
 
-# What ranks exchange never passes through the host.
+# Data that ranks exchange never passes through the host.
 for of in 0 1; do
 	check "tensors, rank $of: $(beyond_one 2 2 $of)" test "$(beyond_one 2 2 $of)" = "0 0 0 0"
 	check "stages, rank $of: $(beyond_one 2 1 $of)" test "$(beyond_one 2 1 $of)" = "0 0 0 0"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# What FSDP2 saved goes on in uctrain, in any stage and on any number of ranks, as it went on
-# in FSDP2: run.json has the tokens of each step, and the losses (good/README.md).
+# A checkpoint of FSDP2 continues in uctrain, in any stage and on any number of ranks, as it did in
+# FSDP2: run.json has the tokens of each step, and the losses (good/README.md).
 # shellcheck source=tests/cases/train/train_lib.sh
 . "$(dirname "$0")/train_lib.sh"
 require_train
@@ -11,7 +11,7 @@ numbers() {
 	grep -oE "\"$1\": \[[][0-9., ]*" "$run" | grep -oE '[0-9.]+'
 }
 
-# As its config, but for what differs.
+# The flags of its config, except those that differ.
 model=(--n_layer 2 --n_head 2 --n_embd 16 --vocab_size 64 --n_positions 16
 	--seq_length 16 --lr 5e-3 --weight_decay 0.01 --gradient_clipping 1 --optimizer AdamW)
 case=$good/dcp_fsdp2_dp2_fp32

@@ -1,8 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Checkpoints of real DeepSpeed go on in uctrain as they did in DeepSpeed:
-# good/curves has a run of 20 steps on four ranks, saved after step 10, its
-# tokens and its losses (good/README.md).
+# Checkpoints of real DeepSpeed continue in uctrain as they did in DeepSpeed: good/curves has a run
+# of 20 steps on four ranks, saved after step 10, its tokens and its losses (good/README.md).
 # shellcheck source=tests/cases/train/train_lib.sh
 . "$(dirname "$0")/train_lib.sh"
 require_train

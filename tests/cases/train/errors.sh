@@ -59,7 +59,7 @@ check "the last one is whole" ucckpt check --data "$run/global_step2"
 # A checkpoint of another model.
 refused "another model" "it lacks transformer.h.2.ln_1.weight," 2 "${flags[@]}" --n_layer 3 --steps 3 --resume --checkpoint_dir "$run"
 
-# Trees of models that are no GPT-2: what it has that they lack, and what they have.
+# Trees of models other than GPT-2: parameters that they lack, and parameters that only they have.
 ucckpt convert "$run/global_step2" "$tmp/tree" >/dev/null || fail "convert"
 while IFS='|' read -r what pattern change; do
 	cp -r "$tmp/tree" "$tmp/other"

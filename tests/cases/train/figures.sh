@@ -1,18 +1,18 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# What a step's row says of the machine: FLOP/s by the formula of uctrain(1), their
-# part of a peak, device memory, times of phases.
+# Figures in a step's row: FLOP/s by the formula of uctrain(1), their part of a peak, device memory,
+# times of phases.
 # shellcheck source=tests/cases/train/train_lib.sh
 . "$(dirname "$0")/train_lib.sh"
 require_train
 
-# column NAME RUN: its values, one per step; nothing for those that are empty
+# column NAME RUN: its values, one per step, without empty ones
 column() {
 	awk -F, -v name="$1" 'NR == 1 { for (i = 1; i <= NF; i++) if ($i == name) at = i; next }
 		$at != "" { print $at }' "$tmp/logs/$2/metrics.csv"
 }
 
-# every NAME RUN CONDITION-OF-x: does it hold in all of the steps, and are there three?
+# every NAME RUN CONDITION-OF-x: checks that it holds in all steps, and that there are three
 every() {
 	column "$1" "$2" | awk "{ x = \$1; n += ($3) } END { exit !(n == 3 && NR == 3) }"
 }
@@ -32,7 +32,7 @@ check "and in the log" test "$(grep -c ' % MFU$' "$tmp/cpu.log")" = 3
 check "the time left" test "$(grep -c '^step [123]/3  [0-9]*:[0-5][0-9] left  loss ' "$tmp/cpu.log")" = 3
 check "and each checkpoint" test "$(grep "^saved $tmp/run/" "$tmp/cpu.log" | tr '\n' ' ')" = \
 	"saved $tmp/run/global_step1 saved $tmp/run/global_step2 saved $tmp/run/global_step3 "
-# A picture of the losses, if there are steps enough and gnuplot.
+# A picture of the losses, if there are enough steps and gnuplot.
 check "no picture of three steps" test ! -e "$tmp/logs/cpu/loss.png"
 if command -v gnuplot >/dev/null; then
 	train 1 drawn "${tiny[@]}" --train_batch_size 1 --steps 20

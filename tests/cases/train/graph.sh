@@ -1,20 +1,19 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# A step that is recorded as a CUDA graph and replayed computes what one that is queued
-# call by call does, bit for bit, while learning rate, masks and the scale of the loss
-# change; and where it cannot be recorded the run says so, or goes on without.  How few
-# calls it takes is for traffic.sh.
+# A step that is replayed as a CUDA graph computes the same bits as one that is queued call by call,
+# while learning rate, masks and the scale of the loss change; and where it cannot be recorded the
+# run says so, or goes on without.  How few calls it takes is for traffic.sh.
 # shellcheck source=tests/cases/train/train_lib.sh
 . "$(dirname "$0")/train_lib.sh"
 require_train
 find_cuda
 rank=("${cuda[@]}")
 
-# The calls of a step are the same for short rows and few tokens.
+# The calls of a step do not depend on the length of rows and the number of tokens.
 tiny+=(--n_embd 16 --seq_length 16 --vocab_size 64)
 flags=("${tiny[@]}" --device cuda --steps 5 --lr_schedule cosine --warmup_steps 2)
 
-# both "what" RANKS FLAG...: is a run the same with graphs and without?
+# both "what" RANKS FLAG...: checks that a run is the same with graphs and without
 pairs=()
 both() {
 	local name=${#pairs[@]}
@@ -40,12 +39,12 @@ else
 	stages=(0 3)
 	nccl_stages=(0 1 2 3)
 fi
-# What validations and saves ask for in between is queued as ever.
+# Operations of validations and saves in between are queued without graphs.
 for stage in "${stages[@]}"; do
 	both "stage $stage, validations, saves" 1 --dtype bf16 --train_batch_size 2 --eval_interval 2 \
 		--zero_stage $stage --checkpoint_dir "$tmp/saves$stage" --checkpoint_interval 2
 done
-# Ranks with NCCL, whose collectives are recorded on a stream of their own.
+# Ranks with NCCL, whose collectives are recorded on a separate stream.
 if emulated; then
 	for stage in "${nccl_stages[@]}"; do
 		both "NCCL, stage $stage" 2 --dtype bf16 --train_batch_size 4 --zero_stage "$stage" \

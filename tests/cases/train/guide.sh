@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# The guide in its short form: what it writes is complete, every topology goes on as the
-# first run, and a failed run leaves nothing mounted.
+# The guide in its short form: its output is complete, every topology continues like the first run,
+# and a failed run leaves nothing mounted.
 # shellcheck source=tests/cases/train/train_lib.sh
 . "$(dirname "$0")/train_lib.sh"
 require_train
@@ -10,7 +10,7 @@ require_fuse
 guide=$top_srcdir/examples/guide.sh
 data=$good/megatron/data/tiny_text_document
 
-# rows RUN COLUMN: how many rows of a run have something in a column of the table
+# rows RUN COLUMN: the number of a run's rows with a value in a column of the table
 rows() {
 	awk -F, -v run="$1" -v column="$2" '$1 == run && $column != ""' "$out/guide.csv" | wc -l
 }
@@ -25,7 +25,7 @@ mounted() { grep -qF " $out/" /proc/self/mounts; }
 # A smaller model than the guide's learns in as many steps.
 small=(--n_layer 2 --n_embd 32 --lr 5e-3)
 
-# Ranks | the first run | topologies that go on with it
+# Ranks | the first run | topologies that continue it
 plan="4 gpt2_tp2_pp2_dp1_sp1 gpt2_tp4_pp1_dp1_sp1 gpt2_tp1_pp1_dp4_sp1
 2 gpt2_tp2_pp1_dp1_sp1 gpt2_tp1_pp1_dp2_sp1 gpt2_tp1_pp2_dp1_sp1"
 

@@ -88,7 +88,7 @@ for size in 5GB 40KB; do
 	unmount
 	check "$size: the same on one rank and on four" \
 		within 1e-5 "$(apart "from-$size-1" "from-$size-4" 1)"
-	# The rows are those of step 1 again: seen before.
+	# The rows are those of step 1, which the model has seen.
 	check "$size: the loss is not a new model's" \
 		awk -v a="$(losses zero | awk '$1 == 1 { print $2 }')" \
 		-v b="$(losses "from-$size-1" | awk '$1 == 1 { print $2 }')" 'BEGIN { exit !(b < a - 0.2) }'

@@ -1,9 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# With --rank_invariant, four ranks' checkpoint goes on bit for bit as they do,
-# on any number of ranks, in any stage, with any micro-batch; dropout included.
-# What sums are made of is the same then, so a single bit that the mount or a
-# rank got wrong would show.
+# With --rank_invariant, four ranks' checkpoint continues bit for bit as on those ranks, on any
+# number of ranks, in any stage, with any micro-batch; dropout included.  Sums then have the same
+# operands in the same order, so a single wrong bit of the mount or a rank would show.
 # shellcheck source=tests/cases/train/train_lib.sh
 . "$(dirname "$0")/train_lib.sh"
 require_train
@@ -15,7 +14,7 @@ flags=("${tiny[@]}" --train_batch_size 24 --dropout 0.1 --rank_invariant --eval_
 long 20 5
 all=(--steps $((10 + steps)))
 
-# Saved in stage | resumed in stage | on ranks | with micro-batches of
+# Tag all of them in one run, so that one mount shows all.
 plan="1 1 1 24
 1 2 3 4
 1 3 2 2

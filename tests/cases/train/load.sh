@@ -25,7 +25,7 @@ for stage in 1 2 3; do
 	ucckpt convert "$tmp/four-z$stage/global_step3" "$tmp/four-z$stage/tree" >/dev/null ||
 		fail "convert z$stage"
 done
-# Ranks | the stage that was saved | that of those ranks
+# Ranks | the saved stage | the stage of these ranks
 plan=$(printf '%s\n' {1..3}' '{1..3}' '{0..3} | sampled)
 while read -r n stage to; do
 	into=(stage=$to schedule=2 universal=yes load="$tmp/four-z$stage/tree")
@@ -134,8 +134,8 @@ done <<<"$deepspeed"
 
 # --- vocabularies with padding --------------------------------------------------
 
-# 11 of 16 rows are tokens, the others were trained as padding.  A model with 16 rows
-# resumes them; any other has zeros instead, or none.
+# 11 of 16 rows are tokens, the others were trained as padding.  A model with 16 rows resumes them;
+# any other gets zeros instead, or no such rows.
 for stage in 2 3; do
 	case=$good/z${stage}_padded_vocab_dp2
 	ucckpt convert "$case/global_step4" "$tmp/padded-z$stage" >/dev/null || fail "convert $case"
@@ -247,7 +247,7 @@ for universal in no yes; do
 		later 2 "$universal-$model" stage=3 $flags $model
 	done <<<"$models"
 	later 2 "$universal-more" stage=3 $flags vocab=16 steps=0
-	# which learn, and are padding, and go again or are others
+	# rows that learn | rows of padding | continued or replaced
 	known="stage=3 words=11 load=$tmp/padded-$universal"
 	later 2 "$universal-pads" stage=3 $flags vocab=16 words=11 steps=6 save="$tmp/padded-$universal"
 	later 2 "$universal-padded" $known vocab=16

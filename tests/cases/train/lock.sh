@@ -8,7 +8,7 @@ require_train
 dir=$tmp/run
 flags=("${tiny[@]}" --train_batch_size 2)
 
-# Its file is there while a run is at work; `long` has no end.
+# The lock file exists while a run is at work; `long` runs until it is killed.
 wait_for_lock() {
 	for _ in $(seq 600); do
 		[ -e "$dir/.uctrain.lock" ] && [ -s "$dir/.uctrain.lock" ] && return
@@ -54,7 +54,7 @@ if [ -e /dev/fuse ] && command -v fusermount3 >/dev/null; then
 	fusermount3 -u "$tmp/mounted/run"
 fi
 
-# What fails before it saves leaves no directory.
+# A failure before the first save leaves no directory.
 check "a run that cannot resume" second 1 --resume="$tmp/nowhere" --checkpoint_dir "$tmp/unused"
 check "leaves nothing" test ! -e "$tmp/unused"
 check "nor does one that resumes from there" second 1 --resume --checkpoint_dir "$tmp/unused"

@@ -1,8 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# What Megatron-DeepSpeed saved of a GPT is resumed on any ranks, from its files, from
-# a mount and from a tree, each rank reading what it keeps; good/megatron has what
-# the real one trained.
+# A GPT of Megatron-DeepSpeed is resumed on any ranks, from its files, from a mount and from a tree,
+# each rank reading only its part; good/megatron has checkpoints of the real trainer.
 # shellcheck source=tests/cases/train/train_lib.sh
 . "$(dirname "$0")/train_lib.sh"
 # shellcheck source=tests/cases/train/ranks_lib.sh
@@ -163,7 +162,7 @@ refused_later "more blocks than a pipeline without ZeRO" "another model: it has 
 	"${at0[@]}" --n_layer 3
 refused_later "another width without ZeRO" "another model: tied_modules" 2 "${at0[@]}" --n_embd 32
 
-# What cannot be.
+# Impossible combinations.
 refuses() {
 	refused_later "$1" "$2" 2 "${flags[@]}" "${at[@]}" "${@:3}"
 }

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# --names megatron: what Megatron-DeepSpeed saves.  File names and keys are those of a
-# checkpoint that it wrote, and the tree is that of the same run in Hugging Face's
-# names, but for names and the form of tensors.
+# --names megatron saves in the form of Megatron-DeepSpeed.  File names and keys are those of a
+# checkpoint that it wrote, and the tree is that of the same run in Hugging Face's names, but for
+# names and the form of tensors.
 # shellcheck source=tests/cases/train/train_lib.sh
 . "$(dirname "$0")/train_lib.sh"
 require_train
@@ -24,7 +24,7 @@ plan="1 1 1 1 fp32
 4 2 1 2 bf16
 4 2 1 3 fp32
 2 1 1 1 bf16 --sequence_parallel_size 2"
-# Sanitizers see those that the rest compares, and ranks that share sequences.
+# Sanitizers only run the lines that the rest compares with, and ranks that share sequences.
 [ "${sanitize:-no}" = no ] || plan=$(sed -n '2p; 6,8p; 10p' <<<"$plan")
 case_of() { case=n$ranks-t$tensor-p$pipe-z$stage-$dtype${more:+-more}; }
 
@@ -79,8 +79,8 @@ real=$good/megatron/tp2_pp2_z1_fp32/global_step5
 saved=$tmp/n4-t2-p2-z1-fp32/megatron/global_step3
 check "files" cmp <(ls "$real") <(ls "$saved")
 
-# Of the arguments there are few; Megatron has no rules for the thirds of
-# query_key_value, and None for frozen parameters in stage 1 only.
+# Only a few of the arguments are saved; Megatron has no rules for the thirds of query_key_value,
+# and None for frozen parameters in stage 1 only.
 keys() {
 	"$files" keys "$1" | grep -v -e ^args/ -e ds_config/ -e universal_checkpoint_info/.*sub_param \
 		-e ^frozen_param_

@@ -7,7 +7,7 @@
 require_train
 require_fuse
 
-# What --dtype and --zero_stage leave out of a pack differs.
+# --dtype and --zero_stage decide which weights a pack need not store.
 for kind in "fp32 2" "bf16 1" "bf16 3"; do
 	read -r dtype stage <<<"$kind"
 	name=${dtype}z$stage

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# What ranks save that share a model, by tensors or by layers, is restored exactly, by
-# any ranks from their files and from a mount (ranks_checkpoint.c).
+# A checkpoint of ranks that share a model, by tensors or by layers, is restored exactly, by any
+# ranks from their files and from a mount (ranks_checkpoint.c).
 # shellcheck source=tests/cases/train/ranks_lib.sh
 . "$(dirname "$0")/ranks_lib.sh"
 require_fuse
@@ -36,7 +36,7 @@ others="1 1 1 1
 4 1 2 1
 4 2 2 1"
 others=$(sampled <<<"$others")
-# What 16-bit types go on to: their cuts are those of fp32.
+# Ranks that resume 16-bit types, which are cut like fp32.
 some="2 1 1 3
 2 2 1 2
 4 2 2 1"
@@ -89,13 +89,12 @@ bytes() {
 	echo $(((1128 + ($2 - 1) * 114 + ($3 > 1) * 66) * 12 * ($4 ? 1 : $1 / ($2 * $3))))
 }
 
-# Ranks that read their own slices of shards of a vocabulary of 11 read the twelfth row,
-# too.
+# Ranks that read their own slices from shards of a vocabulary of 11 also read the twelfth row.
 own_bytes() {
 	echo $(($(bytes "$@") + ($2 > 1 && $2 == tensor) * 72 * (1 + ($3 > 1)) * ($4 ? 1 : $1 / ($2 * $3))))
 }
 
-# restored FROM BYTES: on $n ranks, reading so many
+# restored FROM BYTES: on $n ranks, which read this many bytes
 restored() {
 	local run=$name-n$n-t$t-p$p-z$z-$1
 	same "$run" "$(state one-$dtype)" $run

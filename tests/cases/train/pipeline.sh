@@ -48,7 +48,7 @@ all=(--steps $((10 + few)))
 # shellcheck disable=SC2046
 train_later 4 from "${flags[@]}" "${all[@]}" $(shared 2 2) --checkpoint_dir "$tmp/run" --checkpoint_interval 10
 
-# What cannot be.
+# Impossible combinations.
 refused_later "ranks that do not divide" "divide the 3 groups of ranks" 3 "${flags[@]}" "${p2[@]}"
 refused_later "too few layers" "n_layer 1 is less" 2 "${flags[@]}" --n_layer 1 "${p2[@]}"
 refused_later "stage 2" "zero_stage 2; use 0 or 1" 2 "${flags[@]}" --zero_stage 2 "${p2[@]}"

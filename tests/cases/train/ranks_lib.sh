@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# What the cases share that train without a network (ranks_checkpoint.c), on top
-# of lib.sh.  Ranks take longer to start than to do that, so that one start has
-# many runs:
+# Shared by cases that train without a network (ranks_checkpoint.c), on top of lib.sh.  Starting
+# ranks takes longer than such a run, so one start has many runs:
 #
 #   later N NAME KEY=VALUE...     a run on N ranks, which waits for
 #   start          which starts all that wait

@@ -41,7 +41,7 @@ while read -r dtype stage; do
 		fail "$dtype, stage $stage: nothing was rounded"
 	fi
 done <<<"$plan"
-# DeepSpeed's configuration says it, too.
+# On devices, with NCCL.
 same_bits "DeepSpeed's configuration" bf16-z2-half json
 
 # On devices, by NCCL.

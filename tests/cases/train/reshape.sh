@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# One, two and three ranks resume from the mount what four ranks saved, in the same
-# or another stage, with the accumulation that the batch requires.
+# One, two and three ranks resume four ranks' checkpoint from the mount, in the same or another
+# stage, with the accumulation that the batch requires.
 # shellcheck source=tests/cases/train/train_lib.sh
 . "$(dirname "$0")/train_lib.sh"
 require_train

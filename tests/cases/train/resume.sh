@@ -102,8 +102,8 @@ check "a rate is the checkpoint's" test "$(rates kept 0 | sort -u)" = 0.005
 check "which is reported" grep -q "hyperparameters, not the configuration.s: lr 0.005, " "$tmp/kept.log"
 check "a new optimizer's is not" test "$(rates new 0 | sort -u)" = 0.0001
 
-# Whether decay is decoupled or part of the gradient is the checkpoint's, too, also with
-# an optimizer whose parameter groups do not say it, as DeepSpeed's: its configuration does.
+# The checkpoint also determines whether decay is decoupled or part of the gradient.  If the
+# parameter groups do not record it, as DeepSpeed's, the configuration does.
 l2=("${tiny[@]}" --train_batch_size 8)
 echo '{ "optimizer": { "type": "Adam", "params": { "adam_w_mode": false, "torch_adam": true } } }' >"$tmp/l2.json"
 train 1 l2 "${l2[@]}" --deepspeed_config "$tmp/l2.json" --optimizer Adam --weight_decay 1 --lr 5e-3 \
@@ -124,7 +124,7 @@ for run in l2-on l2-tree l2-silent-on l2-again; do
 done
 check "AdamW would not" test "$(within 1e-3 "$(apart l2 l2-decoupled 5)"; echo $?)" = 1
 
-# Dropout is the flag's; a run without the checkpoint's is told.
+# Dropout is set by the flag; a message tells if it differs from the checkpoint's.
 train 1 drop "${l2[@]}" --dropout 0.25 --steps 1 --checkpoint_dir "$tmp/drop"
 for p in 0 0.1; do
 	train 1 drop-$p "${l2[@]}" --dropout $p --steps 2 --resume="$tmp/drop"

@@ -4,7 +4,7 @@
 # shellcheck source=tests/cases/train/ranks_lib.sh
 . "$(dirname "$0")/ranks_lib.sh"
 
-# now N KEY=VALUE...: a run of its own, which has $tmp/words to say
+# now N KEY=VALUE...: a separate run, whose output goes to $tmp/words
 now() {
 	on_ranks "$1" "$program" "${@:2}" >"$tmp/words" 2>&1 || fail "${*:2}: $(cat "$tmp/words")"
 }
@@ -113,7 +113,7 @@ fails "it is named" "$tmp/file" 2 save="$tmp/file"
 
 # --- while training goes on -----------------------------------------------------
 
-# An asynchronous save has the state of the moment when it began, in any memory.
+# An asynchronous save has the state at its beginning, in any memory.
 kinds=$(for apart in no yes; do
 	for stage in 0 1 2 3; do
 		for dtype in fp32 bf16; do echo "$apart $stage $dtype"; done
@@ -149,7 +149,7 @@ for background in yes no; do
 	check "the one before is whole" ucckpt check --data "$dir" >/dev/null
 	check "and the newest" test "$(cat "$dir/latest")" = global_step2
 	check "the other has begun" test -d "$dir"/.global_step4.tmp-*
-	# somebody else's, who lives
+	# of another process, which is alive
 	mkdir "$dir/.global_step9.tmp-livexx" "$dir/.mine.tmp-abcdef" "$dir/.global_step1.old"
 	flock "$dir/.global_step9.tmp-livexx" sleep 60 &
 	holder=$!

@@ -49,7 +49,7 @@ shared_later s2 "${s2[@]}"
 shared_later cut "${cut[@]}"
 train_later 4 both "${flags[@]}" --steps "$few" --dropout 0.1 "${s2[@]}" "${cut[@]}"
 
-# What cannot be.
+# Impossible combinations.
 refused_later "ranks that do not divide" "sequence_parallel_size 2: does not divide the 3 groups of ranks" \
 	3 "${flags[@]}" "${s2[@]}"
 refused_later "heads that do not divide" "the 1 heads" 2 "${flags[@]}" --n_head 1 "${s2[@]}"
@@ -75,8 +75,7 @@ alike "both, with dropout" 1e-5 s2-one-drop both
 
 # --- saved, and resumed ----------------------------------------------------------
 
-# ZeRO partitions over data- and sequence-parallel ranks, which makes no difference to
-# those who resume.
+# ZeRO partitions over data- and sequence-parallel ranks, which does not matter to a resumed run.
 # Saved by | of them sequence-parallel | stage; resumed on | of them sequence- |
 # tensor-parallel | stage | from the files or the mount
 plan="4 2 1 4 1 1 1 files
@@ -102,7 +101,7 @@ train_all
 train_later 4 without-zero-on-4 "${flags[@]}" "${all[@]}" "${s2[@]}" --zero_stage 0 \
 	--resume="$tmp/without-zero" --checkpoint_tag global_step10
 
-# resumed CALL: with each line of the plan that goes on with $run
+# resumed CALL: for each line of the plan that resumes $run
 resumed() {
 	local name saved cut_of stage_of ranks sequence tensor then way
 	while read -r saved cut_of stage_of ranks sequence tensor then way; do

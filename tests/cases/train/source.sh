@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# uctrain resumes from what ucfs mounts: several directories, and servers.
+# uctrain resumes from all sources of ucfs: several directories, and servers.
 # shellcheck source=tests/cases/train/train_lib.sh
 . "$(dirname "$0")/train_lib.sh"
 # shellcheck source=tests/cases/remote/remote_lib.sh

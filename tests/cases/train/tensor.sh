@@ -15,7 +15,7 @@ t2=(--tensor_model_parallel_size 2)
 t4=(--tensor_model_parallel_size 4)
 
 long 40 10
-few=10 # for what differs from two ranks in one respect
+few=10 # for runs that differ from two ranks in one respect
 
 train_later 1 one "${flags[@]}" --steps "$steps"
 train_later 2 t2 "${flags[@]}" --steps "$steps" "${t2[@]}"
@@ -32,7 +32,7 @@ for saved in 1 2; do
 		--checkpoint_dir "$tmp/run$saved" --checkpoint_interval 10
 done
 
-# What cannot be.
+# Impossible combinations.
 refused_later "ranks that do not divide" "divide the 3 ranks" 3 "${flags[@]}" "${t2[@]}"
 refused_later "heads that do not divide" "n_head 1 " 2 "${flags[@]}" --n_head 1 "${t2[@]}"
 refused_later "too few tokens" "vocab_size 5 " 4 "${flags[@]}" --vocab_size 5 "${t4[@]}"
@@ -86,7 +86,7 @@ alike "from other ranks' files" 1e-5 from2 files
 check "from its own files" cmp <(sed 1,11d "$tmp/logs/from2/metrics.csv" | cut -d, -f1,2,4,8) \
 	<(sed 1d "$tmp/logs/own/metrics.csv" | cut -d, -f1,2,4,8)
 
-# What the ranks saved is whole, and Hugging Face's.
+# The checkpoint of the ranks is whole, and so are its Hugging Face weights.
 check "both are checkpoints" ucckpt check --data "$tmp/run2/global_step10"
 ucckpt convert --view hf "$tmp/run2/global_step10" "$tmp/hf2" >/dev/null
 ucckpt convert --view hf "$tmp/run1/global_step10" "$tmp/hf1" >/dev/null

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# A rank that is gone or stands still ends the run: the others say in which step and
-# collective they waited, once, and the run goes on from its newest whole checkpoint.
+# A dead or stopped rank ends the run: the others report once in which step and collective they
+# waited, and the run resumes from its newest whole checkpoint.
 # shellcheck source=tests/cases/train/train_lib.sh
 . "$(dirname "$0")/train_lib.sh"
 require_train
@@ -46,8 +46,8 @@ ended() {
 	check "$1: an error, and no timeout of the test's" test $status -ne 0 -a $status -ne 124
 }
 
-# told_once NAME RANK [SECONDS]: one line, from the rank that is left, or the lowest of
-# these.  Where a graph is replayed it names the computation.
+# told_once NAME RANK [SECONDS]: checks for one line, from the lowest rank that is left.  Where a
+# graph is replayed it names the computation.
 told_once() {
 	local name=$1 of=$2 seconds=${3-4}
 	check "$name: one message" test "$(grep -c '(--comm_timeout)' "$tmp/$name.log")" = 1
@@ -67,7 +67,7 @@ begin stopped1 --comm_timeout 4
 signal stopped1 1 STOP
 begin stopped0 --comm_timeout 4 --zero_stage 3
 signal stopped0 0 STOP
-# Three are left: the first to report has the launcher end the others.
+# Three ranks are left: the first one to report makes the launcher end the others.
 ranks=4
 begin many --comm_timeout 4
 signal many 1 STOP
@@ -94,7 +94,7 @@ if [ -x "$emulated" ]; then
 	told_once cuda 0 10
 fi
 
-# What is left behind is whole, and a run goes on from it as if nothing had been.
+# The checkpoints left behind are whole, and a run resumes from them normally.
 for name in stopped1 killed; do
 	latest=$(cat "$tmp/$name/latest")
 	check "$name: $latest is whole" ucckpt check --data "$tmp/$name/$latest"
@@ -104,12 +104,12 @@ for name in stopped1 killed; do
 	check "$name: goes on" within 0 "$(apart "all-$name" "$name" 1)"
 done
 
-# A wait that is not too long is none of its business.
+# A wait below the limit is not reported.
 train 2 short "${flags[@]}" --steps 3 --comm_timeout 60
 train 2 never "${flags[@]}" --steps 3 --comm_timeout 0
 check "no deadline: the same" within 0 "$(apart short never 1)"
 
-# With NCCL, which MPI emulates, in whose reduction rank 1 stands still.
+# With NCCL, emulated by MPI; rank 1 stops in its reduction.
 if [ -x "$top_builddir/tests/programs/ranks_nccl" ]; then
 	# Also where it is only queued, and the wait is another one.
 	pids=()

@@ -1,9 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# What a step asks of emulated GPUs, for each stage on one and two ranks: copies between
-# host and device, in numbers and bytes, the host's waits, launches of kernels, products,
-# what is zeroed, and, of a step that is replayed, the host's calls: what is due, and
-# nothing else.
+# Counts the operations of a step on emulated GPUs, for each stage on one and two ranks: copies
+# between host and device, in numbers and bytes, the host's waits, launches of kernels, products,
+# bytes zeroed, and for a replayed step the host's calls.  Only the necessary ones may occur.
 # shellcheck source=tests/cases/train/train_lib.sh
 . "$(dirname "$0")/train_lib.sh"
 require_train
@@ -12,16 +11,15 @@ rank=("$top_builddir/tests/programs/uctrain_emulated")
 [ -x "${rank[0]}" ] || skip "nothing emulates a GPU"
 export CUDAEMU_NCCL=1 CUDAEMU_DEVICES=own
 
-# A step by the given rank of a run: what its third step asked for, in the order of struct
-# cudaemu_traffic.
+# step: the counters of the given rank's third step, in the order of struct cudaemu_traffic.
 step() {
 	awk -v fourth="${fourth["$1-$2-$3-$4"]}" 'NR == fourth - 1 { split($0, a) }
 		NR == fourth { for (i = 1; i <= NF; i++) printf "%d%s", $i - a[i], i < NF ? " " : "\n" }' \
 		"$tmp/$1-$3-$4.$5"
 }
 
-# runs HOW RANKS PASSES STAGE...: a run of each stage.  Each rank has a row per pass.  What
-# ends in 16 reduces gradients in 16 bits; with -boundary, once per step.
+# runs HOW RANKS PASSES STAGE...: a run of each stage.  Each rank has a row per pass.  Names that
+# end in 16 reduce gradients in 16 bits; with -boundary, once per step.
 runs() {
 	local how=$1 ranks=$2 passes=$3 stage flags=() steps=0
 
@@ -150,7 +148,7 @@ nccl 2 1
 nccl 2 3
 nccl16 2 3"
 
-# Stage 2 with three passes that are reduced once asks for what stage 1 does.
+# Stage 2 with three passes that are reduced once has the counters of stage 1.
 runs nccl-boundary 2 3 2
 for of in 0 1; do
 	set -- nccl-boundary 2 2 3 $of

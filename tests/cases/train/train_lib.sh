@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# What the cases of the trainer share, on top of lib.sh.
+# Shared by the cases of the trainer, on top of lib.sh.
 #
 #   train N NAME FLAG...   runs uctrain on N ranks as run NAME; its words are in
 #                          $tmp/NAME.log, its figures in $tmp/logs/NAME
@@ -63,8 +63,8 @@ tiny=(--n_layer 2 --n_head 2 --n_embd 32 --vocab_size 256 --n_positions 32
 	--seq_length 32 --lr 5e-3 --weight_decay 0.01 --gradient_clipping 1
 	--optimizer AdamW --seed 42)
 
-# Sanitizers see in a few steps what there is to see, since all are alike; what
-# many steps come to is shown without them.
+# Sanitizers need only a few steps, since all are alike; results of many steps are checked without
+# them.
 long() {
 	steps=$1
 	[ "${sanitize:-no}" = no ] && ! emulated && return
@@ -72,7 +72,7 @@ long() {
 	echo "$2 steps instead of $1"
 }
 
-# What each rank runs, and its first flags.
+# The command that each rank runs, and its first flags.
 rank=(uctrain)
 device=()
 

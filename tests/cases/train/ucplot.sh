@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# ucplot reads what uctrain and others log, and writes tables and a picture.
+# ucplot reads logs of uctrain and other trainers, and writes tables and a picture.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 require gnuplot
@@ -65,7 +65,7 @@ check "--png alone: no table" test ! -e valid-simple.csv
 
 # --- a resume
 
-# What gnuplot is told.
+# Capture the input of gnuplot.
 gnuplot=$(command -v gnuplot)
 mkdir spy
 printf '#!/bin/sh\ntee "%s" | "%s" "$@"\n' "$tmp/script" "$gnuplot" >spy/gnuplot

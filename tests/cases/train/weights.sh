@@ -7,8 +7,8 @@
 . "$(dirname "$0")/train_lib.sh"
 require_train
 
-# 177 rows, of which 17 are held out: an epoch is 10 steps of 16, so that a run
-# that counts from 1 again sees what step 101 would have.
+# 177 rows, of which 17 are held out: an epoch is 10 steps of 16, so a run that counts from 1 again
+# has the same batches as from step 101.
 head -c $((32 * 177)) "$top_srcdir/LICENSE" >"$tmp/text"
 flags=("${tiny[@]}" --lr 1e-3 --data "$tmp/text" --train_batch_size 16
 	--train_micro_batch_size_per_gpu 4 --deterministic --eval_interval 10

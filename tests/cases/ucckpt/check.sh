@@ -21,7 +21,7 @@ says "{" '"data": true,' '"whole": true,' '"files": 6,' '"replicas": [1-9][0-9]*
 run_check 0 --json "$good/moe_layers_dp4_z0"
 says '"whole": true,' '"convert": \["--view hf", "--view fp32", "--view dcp"\],' '"notes": \[".*do not tell which layers.*"\],'
 
-# Weights are there without the optimizer's files, and no run resumes.
+# Without the optimizer's files weights are served, but no run resumes.
 damaged z1_fp32_dp2
 rm zero_pp_rank_*
 run_check 1 .
@@ -45,7 +45,7 @@ run_check 1 .
 says "problem: .*optimizer shards are missing, and of ZeRO-3 nothing else has the weights"
 cd "$tmp" || exit 1
 
-# A byte of a tensor: only the checksum shows it, naming the file and the member.
+# A changed byte of a tensor: only the checksum shows it, naming the file and the member.
 for what in zero_pp_rank_1_mp_rank_00_optim_states.pt:data/1 mp_rank_00_model_states.pt:data/0; do
 	shard=${what%:*} member=${what#*:}
 	damaged z1_fp32_dp2
@@ -85,8 +85,8 @@ run_check 1 .
 says "problem: .*_rank_3_.*: is of expert-parallel rank 0 .*, but data-parallel rank 3 is rank 1 of 2"
 problems 1
 
-# In a module that no view reads, that of another data-parallel rank: a tensor that reaches
-# beyond its storage, and a buffer that is not rank 0's.
+# In the module of another data-parallel rank, which no view reads: a tensor that reaches beyond its
+# storage, and a buffer that differs from rank 0's.
 damaged z3_tied_frozen_buffers_dp2
 model=zero_pp_rank_1_mp_rank_00_model_states
 LC_ALL=C sed -i 's/QK\x00K\x06\x85/QK\x7fK\x06\x85/' $model.pt
@@ -130,7 +130,7 @@ run_check 1 .
 says "problem: .*/rank00/exp_avg_sq-1_3.tensor.swp: has 3072 bytes, but .*"
 problems 1
 
-# Of a pipeline layer, which no mount serves.
+# In the file of a pipeline's layer, which no mount serves.
 damaged pp2_dp2_z1_bf16
 for layer in layer_*; do break; done
 flip "$layer" "$(start_of "$layer" data/0)"
@@ -154,8 +154,8 @@ run_check 1 .
 says "problem: .*: the file of layer 3, tensor-parallel rank 0, is missing"
 problems 1
 
-# A replica of a layer norm that is not what the other rank has: its sum is
-# wrong too, unless there is none.
+# A replica of a layer norm that differs from the other rank's: its checksum is wrong, too, if there
+# is one.
 damaged meg_tp2_dp2_z1_fp32
 shard=zero_pp_rank_0_mp_rank_01_optim_states.pt
 start=$(start_of $shard data/1)
@@ -187,7 +187,7 @@ done
 run_check 1 --data .
 says "problem: .*: parameter .*: [a-z0-9_]* differs between pipeline stages 0 and 1, .*"
 
-# Of other weights in the module each stage trains its own.
+# Each stage trains its own copies of the module's other weights.
 run_check 0 --data "$good/pp2_dp1_z1_tied_positions"
 says "note: parameter tied_modules.ends.positions: pipeline stage 1 has a copy of its own; that of stage 0 is read"
 damaged pp2_dp1_z1_tied_positions
@@ -196,7 +196,7 @@ dd if=/dev/zero of=$shard bs=1 count=80 conv=notrunc seek="$(start_of $shard dat
 run_check 1 --data .
 says "problem: .*: parameter tied_modules.ends.words: [a-z0-9_]* differs between pipeline stages 0 and 1, .*"
 
-# Of a piece that an affine map places on all ranks: the second's, the last's.
+# In a piece that an affine map places on all ranks: the second rank's, the last rank's.
 for rank in 01 03; do
 	damaged autotp4_llama_kv2_z1_dp1
 	run_check 0 --data .
@@ -223,7 +223,7 @@ rm zero_pp_rank_3_mp_rank_00_optim_states.pt
 run_check 1 .
 says "problem: .*dp_world_size 4.*"
 
-# The first ranks of both tensor-parallel ranks; the others are still read.
+# The first shards of both tensor-parallel ranks; the others are still read.
 damaged meg_tp2_dp2_z1_fp32
 for shard in zero_pp_rank_0_mp_rank_0[01]_optim_states.pt zero_pp_rank_1_mp_rank_01_optim_states.pt; do
 	truncate -s -100 "$shard"
@@ -234,7 +234,7 @@ says "problem: .*/zero_pp_rank_0_mp_rank_00_optim_states.pt: .*" \
 	"problem: .*/zero_pp_rank_1_mp_rank_01_optim_states.pt: .*"
 problems 3
 
-# A member's header that is not where the directory says.
+# A member's header is not where the directory says.
 damaged z1_fp32_dp2
 shard=zero_pp_rank_0_mp_rank_00_optim_states.pt
 flip $shard "$(LC_ALL=C grep -obUaE '[a-z0-9_]+/version' $shard | head -n 1 | cut -d: -f1)"
@@ -307,8 +307,7 @@ says "problem: .*no DeepSpeed checkpoint here.*"
 ucckpt check "$good/z1_fp32_dp2" >/dev/full 2>"$tmp/errors"
 check "output that cannot be written: exit status 1" test $? = 1
 check "--help" grep -q '^usage: ucckpt check' <(ucckpt check --help)
-# What other forms need and the universal tree does not: a rank's part of the
-# frozen parameters.
+# Data that other forms need, but not the universal tree: a rank's part of the frozen parameters.
 damaged z3_tied_frozen_buffers_dp2
 LC_ALL=C sed -i s/frozen_param_fragments/frozen_param_fragmentz/ \
 	zero_pp_rank_1_mp_rank_00_model_states.pt

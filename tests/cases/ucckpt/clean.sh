@@ -1,11 +1,11 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# What ucckpt prints can be shown: UTF-8 without characters that drive a
-# terminal, whatever names a checkpoint holds.
+# The output of ucckpt is safe to show: UTF-8 without characters that drive a terminal, whatever
+# names a checkpoint has.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 
-# checks NAME: stdout and stderr of the last command are clean.
+# checks NAME: checks that stdout and stderr of the last command are clean.
 checks() {
 	local out
 	for out in said errors; do

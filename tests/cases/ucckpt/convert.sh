@@ -1,7 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# ucckpt convert writes what the converter writes, byte for byte, and takes
-# its options.
+# ucckpt convert writes the same files as the converter, byte for byte, and takes its options.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 
@@ -32,8 +31,7 @@ check "nothing else beside it" test "$(find . -mindepth 2 -maxdepth 2 | wc -l)" 
 cd "$tmp" || exit 1
 rm -rf "$tmp/all"
 
-# Weights: the files of zero_to_fp32.py, with what options as which variants of
-# good/NAME.weights.
+# Weights: the files of zero_to_fp32.py, by options and variants of good/NAME.weights.
 while read -r variant options; do
 	for name in dsuc_gpt2_z3_offload_dp4 z1_tied_frozen_buffers_dp2 z3_tied_frozen_buffers_dp2; do
 		out=$tmp/$name/weights
@@ -77,7 +75,7 @@ done <<END
 --view fp32|$good/z1_fp32_dp2|accelerate.load_checkpoint_in_model(model, "$tmp/run/out/")
 END
 
-# A tag of a run that is not the newest, also of one that is spread over directories.
+# A tag of a run that is not the newest, also in a run that is spread over directories.
 mkdir "$tmp/run" "$tmp/run1" "$tmp/run1/step3"
 cp -r "$good/z1_fp32_dp2/global_step4" "$good/z1_fp32_dp2/latest" "$tmp/run"
 cp -r "$good/z1_fp32_dp4/global_step4" "$tmp/run/step3"
@@ -123,7 +121,7 @@ check "which goes along" cmp "$tmp/model/config.json" "$tmp/weights/config.json"
 check "with its time" test "$(stat -c %Y "$tmp/model/config.json")" = "$(stat -c %Y "$tmp/weights/config.json")"
 rm -r "$tmp/weights"
 
-# What a mount warns of.
+# Warnings of a mount.
 check "ranks took turns" convert "$good/z2_round_robin_dp3" "$tmp/v"
 check "which is reported" grep -q '^ucckpt: warning: round_robin_gradients was on' "$tmp/said"
 rm -r "$tmp/v"
@@ -170,7 +168,7 @@ cd "$tmp" || exit 1
 check "a name without a directory" convert "$tag" v
 same "is one here"
 
-# Modes and times of what is copied; those of what is made follow the umask.
+# Copied files keep their modes and times; the modes of other files follow the umask.
 cp -r "$tag" "$tmp/modes"
 chmod 640 "$tmp/modes/mp_rank_00_model_states.pt"
 touch -d '2001-02-03 04:05:06.789' "$tmp/modes/mp_rank_00_model_states.pt"

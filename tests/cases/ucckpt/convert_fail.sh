@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# When ucckpt convert fails, it says why in one line and leaves nothing, but for whole files
-# where it could go on (convert_resume.sh).
+# When ucckpt convert fails, it gives the reason in one line and leaves nothing, except complete
+# files if it can be resumed (convert_resume.sh).
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 
@@ -32,7 +32,7 @@ fails "ranks of weights" "hfdir_types: Hugging Face weights are no ZeRO checkpoi
 	ucckpt convert --view zero --ranks 2 "$good/hfdir_types" "$dir/v"
 nothing_left "ranks of weights"
 
-# Output that is there already stays as it is.
+# Existing output stays unchanged.
 mkdir "$dir/v"
 echo mine >"$dir/v/file"
 fails "a full directory" "$dir/v: exists and is not empty" ucckpt convert "$tag" "$dir/v"
@@ -105,8 +105,8 @@ if [ "$(id -u)" != 0 ]; then
 	nothing_left "no permission"
 fi
 
-# Interrupted half way: a model-states file that nobody parses, long enough
-# to be caught in the middle of, and without blocks of its own.
+# Interrupted half way: a model-states file that is not parsed, long enough to be interrupted in the
+# middle, and sparse.
 cp -r "$good/z3_fp32_dp2/global_step4" "$tmp/long"
 truncate -s 2G "$tmp/long/zero_pp_rank_1_mp_rank_00_model_states.pt"
 for signal in TERM INT HUP; do

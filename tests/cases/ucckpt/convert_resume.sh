@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# An interrupted conversion goes on: complete files are not read again, and the tree equals
-# that of an uninterrupted conversion.  Files of other options are not reused;
-# test_identity and test_resume have what else makes another tree or conversion.
+# An interrupted conversion is resumed: complete files are not read again, and the tree equals that
+# of an uninterrupted conversion.  Files of other options are not reused; test_identity and
+# test_resume have what else makes another tree or conversion.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 # shellcheck source=tests/cases/far_lib.sh
@@ -27,7 +27,8 @@ begun() {
 	[ ${#files[@]} -ge 12 ]
 }
 went_on() { grep -q "^ucckpt: $out: going on: [0-9]* of 50 files were there$" "$tmp/said"; }
-# stop SIGNAL WHEN: a conversion to $out that has begun a third of the files, or that went_on.
+# stop SIGNAL WHEN: interrupts a conversion to $out that has begun a third of the files, or that
+# went_on.
 stop() {
 	"${default_signals[@]}" ucckpt convert --num_merge_workers 2 \
 		"$far/global_step4" "$out" 2>"$tmp/said" >"$tmp/out" &

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# A PyTorch distributed checkpoint is a source: what was written as one, in the names of
-# any program, is the checkpoint that it was made of; the newest of a run is found by its
-# number; a schedule goes on; without an optimizer its states are zeros; damage is found.
+# PyTorch distributed checkpoints as sources: a checkpoint converted to one, with the names of any
+# program, equals the original; the newest of a run is found by its number; a schedule continues;
+# without an optimizer the states are zeros; damage is found.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 
@@ -21,8 +21,8 @@ for name in z1_groups2_dp2 z3_groups2_dp2 z2_groups3_dp3 tp2_dp2_z1_bf16 z3_bf16
 	done
 done
 
-# Real ones: the tensors of the universal tree are the true ones (test_good.c), and the
-# weights are the same.
+# Real ones: the tensors of the universal tree are the true ones (test_good.c), and the weights are
+# the same.
 for digests in "$good"/dcp_*.digests; do
 	name=$(basename "$digests" .digests)
 	grep -q '^refuse' "$digests" && continue
@@ -49,7 +49,7 @@ ucckpt convert "$tmp/transposed" "$tmp/untransposed" >"$tmp/said" 2>&1
 check "rows that are not contiguous: $(cat "$tmp/said")" grep -q \
 	"wqkv.weight.exp_avg.*: a chunk is not contiguous, so a part of it cannot be read" "$tmp/said"
 
-# Megatron-Core's groups, which its files tell by a rule: what decays, what does not, experts.
+# Megatron-Core's groups, which follow from a rule: decaying parameters, others, experts.
 ucckpt info "$good/dcp_mcore_experts" | sed -n 's/^group \(.\) *\([0-9]*\) parameters.* step 2 .*/\1 \2/p' >"$tmp/groups"
 check "groups: $(cat "$tmp/groups")" cmp "$tmp/groups" <(printf '0 7\n1 10\n2 4\n')
 
@@ -72,7 +72,7 @@ check "the rest of a union" grep -q \
 	<(ucckpt info "$tmp/n0/run" 2>&1)
 check "blobs of a union" ucckpt check --data "{$tmp/n0/run,$tmp/n1/run}" >/dev/null
 
-# DeepSpeed loads the state of its schedule, whichever it is.
+# DeepSpeed loads the state of its schedule, of any kind.
 ucckpt cat "$good/dcp_titan_dp2" step-4_universal/mp_rank_00_model_states.pt >"$tmp/states" ||
 	fail "no model states"
 for name in last_epoch last_batch_iteration; do
@@ -91,7 +91,7 @@ for param in "$tmp"/dcp_accelerate_fsdp2_dp2/zero/*/; do
 	check "$param: zeros" cmp -n 32 -i "$(start_of "$state" data/0):0" "$state" /dev/zero
 done
 
-# Averaged weights beside those of the model, which the default shows (test_good.c).
+# Averaged weights beside the model's, which are shown by default (test_good.c).
 averaged=$good/dcp_averaged
 check "what was chosen" grep -q "warning: the weights are those of app.model; also in it, and not shown: app.ema" \
 	<(ucckpt info "$averaged")
@@ -104,8 +104,8 @@ check "of all views" grep -q "those of app.model; also in it, and not shown: app
 check "no such dict" grep -q "was asked for is not in it; dicts of tensors: app.ema, app.model" \
 	<(ucckpt -o model=ema info "$averaged" 2>&1)
 
-# Buffers of any type, in any order of their elements, are served as they are; what has no
-# plain form is named and takes nothing else away.
+# Buffers of any type, in any order of their elements, are served unchanged; a warning names those
+# without a plain form, and everything else is served.
 buffers=$good/dcp_buffers
 ucckpt convert --view dcp "$buffers" "$tmp/buffers" >"$tmp/said" 2>&1 || fail "buffers: $(cat "$tmp/said")"
 ucckpt convert --view hf "$buffers" "$tmp/buffers-hf" >"$tmp/said-hf" 2>&1 || fail "TAG_hf: $(cat "$tmp/said-hf")"
@@ -129,7 +129,7 @@ for name in lr betas; do
 done
 check "all is whole" ucckpt check --data "$buffers" >/dev/null
 
-# A byte of a tensor: only the checksum shows it.
+# A changed byte of a tensor: only the checksum shows it.
 cp -r "$good/dcp_fsdp2_dp4_uneven/ckpt" "$tmp/damaged"
 check "whole" ucckpt check --data "$tmp/damaged" >/dev/null
 flip "$tmp/damaged/__1_0.distcp" $(($(start_of "$tmp/damaged/__1_0.distcp" data/0) + 4))
@@ -139,7 +139,7 @@ check "the blob: $(cat "$tmp/said")" grep -q \
 	"^problem: $tmp/damaged/__1_0.distcp: [a-z0-9._]*: member data/0: is damaged: the CRC-32" \
 	"$tmp/said"
 
-# Blobs of a view have none.
+# Blobs of a view have no checksums.
 check "a view is whole" ucckpt check --data "$tmp/z1_groups2_dp2-fsdp2" >"$tmp/said"
 check "without checksums: $(cat "$tmp/said")" grep -q -E \
 	"^note: $tmp/z1_groups2_dp2-fsdp2: ([0-9]+) of \\1 entries have no checksums: they were read" \

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# ucckpt diff: checkpoints that hold the same are equal in whatever layout, and
-# what differs is named.
+# ucckpt diff: checkpoints with the same contents are equal in any layout, and differences are
+# named.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 
@@ -15,14 +15,14 @@ run_diff() {
 	[ "$want" = 2 ] || check "diff $*: nothing on stderr" test ! -s "$tmp/errors"
 }
 
-# says LINE...: the report is what was compared, and these lines.
+# says LINE...: checks that the report has the compared names, and these lines.
 says() {
 	printf '%s\n' "$@" >"$tmp/want"
 	check "the report" diff -u "$tmp/want" <(grep -v '^[AB]: ' "$tmp/said")
 }
 
-# some NAME...: all of them; under sanitizers the first and every fourth after it, since all
-# are read by the same code (unit/plan/test_good reads every one).
+# some NAME...: all of them; under sanitizers only every fourth, since all are read by the same code
+# (unit/plan/test_good reads every one).
 some() {
 	local step=1
 	[ "${sanitize:-no}" = no ] || step=4
@@ -76,7 +76,7 @@ B: $good/z3_fp32_dp2/global_step4 (ZeRO checkpoint)
 END
 says "equal: 68 states of 17 parameters"
 
-# Weights alone, of other types.
+# Only weights, of other types.
 for name in hfdir_bin hfdir_bin_sharded hfdir_gpt2_bf16_sharded; do
 	ucckpt convert "$good/$name" "$tmp/tree" >"$tmp/said" 2>&1 || fail "convert $name: $(cat "$tmp/said")"
 	run_diff 0 "$good/$name" "$tmp/tree"
@@ -96,7 +96,7 @@ tag=$good/z1_tied_frozen_buffers_dp2/global_step4
 ucckpt convert --view hf "$tag" "$tmp/once" >/dev/null 2>&1 || fail "convert to hf"
 ucckpt convert --view fp32 "$tag" "$tmp/twice" >/dev/null 2>&1 || fail "convert to fp32"
 ucckpt convert "$tag" "$tmp/u" >/dev/null 2>&1
-# Model states in a tree name ties as those of a ZeRO checkpoint do.
+# Model states in a tree name ties like those of a ZeRO checkpoint.
 for a in "$tag" "$tmp/u"; do
 	run_diff 0 "$a" "$tmp/once"
 	types=("note: states with equal values of different types: 2")
@@ -112,7 +112,7 @@ run_diff 0 "$tmp/u" "$tmp/once" --json --all
 check "JSON reports it, too" test "$(tr -d ' \t\n' <"$tmp/said" |
 	grep -o '"parameter":"[a-z.]*","tied_[ab]":"[a-z.]*","state":"[a-z0-9]*","kind":"[a-z]*"')" = \
 	'"parameter":"head.weight","tied_b":"embed.weight","state":"fp32","kind":"same"'
-# Either of the names will do, also the one that ties do not lead to.
+# Either of the names works, also the one that ties do not lead to.
 cp -r "$tmp/once" "$tmp/head"
 LC_ALL=C sed -i 's/"embed\.weight":{/"head.weight": {/' "$tmp/head/model.safetensors"
 for a in "$tag" "$tmp/u"; do
@@ -121,7 +121,7 @@ for a in "$tag" "$tmp/u"; do
 	run_diff 0 "$tmp/head" "$a"
 	check "it is one" grep -q -x "note: A stores tied parameters once, under another name: 1" "$tmp/said"
 done
-# But who knows it as the other has none of its states.
+# But the side with only the other name has none of its states.
 mv "$tmp/u/zero/embed.weight" "$tmp/embed"
 run_diff 1 "$tmp/u" "$tag"
 check "states are missing" grep -q -x "embed.weight exp_avg: only in B, as head.weight in A" "$tmp/said"
@@ -135,7 +135,7 @@ check "they are compared" grep -q -x \
 rm "$tmp/u/"*model_states.pt
 run_diff 1 "$tmp/u" "$tmp/once"
 check "a name that is missing: $(cat "$tmp/said")" grep -q -x "head.weight: only in A" "$tmp/said"
-# The tree of ZeRO-3 has one of the names, and the side with both no model states.
+# The tree of ZeRO-3 has one of the names, and the side with both has no model states.
 ucckpt convert --view fp32 "$good/z3_padded_vocab_dp2" "$tmp/both" >/dev/null 2>&1
 ucckpt convert "$good/z3_padded_vocab_dp2" "$tmp/one" >/dev/null 2>&1
 run_diff 0 "$tmp/both" "$tmp/one"
@@ -144,7 +144,7 @@ check "the head is the embedding" grep -q -x \
 run_diff 1 "$tmp/both" "$tmp/one" --strict
 rm -r "$tmp/u"
 
-# What differs is named.
+# Differences are named.
 tag=$good/z1_fp32_dp2/global_step4
 ucckpt convert "$tag" "$tmp/u" >/dev/null 2>&1
 zero=$tmp/v/zero
@@ -164,7 +164,7 @@ put() {
 one='\x00\x00\x80\x3f' half='\x00\x00\x00\x3f' nan='\x00\x00\xc0\x7f' nan1='\x01\x00\xc0\x7f'
 inf='\x00\x00\x80\x7f' zero_='\x00\x00\x00\x00' minus_zero='\x00\x00\x00\x80'
 
-# One element of A and of B | what is said of them
+# One element of A and of B | the report about them
 while IFS='|' read -r a b said; do
 	fresh
 	put "$tmp/u/zero/cube/exp_avg.pt" 17 "$a"
@@ -221,7 +221,7 @@ check "JSON, too" grep -q '"rtol":0.25,"atol":1,' <(tr -d ' \t\n' <"$tmp/said")
 rm -r "$tmp/u"
 ucckpt convert "$tag" "$tmp/u" >/dev/null 2>&1
 
-# The ten parameters that differ most, and --all the others.
+# The ten parameters that differ most, and --all shows the others.
 run_diff 1 "$tag" "$good/z1_fp32_dp4" --all
 sed -n 's/^\([^ ]*\) .*(relative \([0-9.e+-]*\)), the first at .*/\2 \1/p' "$tmp/said" | LC_ALL=C sort -g -r |
 	awk '!seen[$2]++ { print $2 }' >"$tmp/ranking"
@@ -232,7 +232,7 @@ check "ten are listed, the worst first" diff <(head -n 10 "$tmp/ranking") \
 check "the others are counted" grep -q -x \
 	"and $(($(wc -l <"$tmp/ranking") - 10)) more parameters that differ (--all)" "$tmp/said"
 
-# A bit of a shard, which no tree has been made of.
+# A bit of a shard that no tree has been made from.
 cp -r "$tag" "$tmp/flipped"
 shard=$tmp/flipped/zero_pp_rank_1_mp_rank_00_optim_states.pt
 flip "$shard" "$(start_of "$shard" data/1)"
@@ -275,7 +275,7 @@ check "the other way round" grep -q -x "cube: only in B" "$tmp/said"
 rm -r "$tmp/u"
 ucckpt convert "$tag" "$tmp/u" >/dev/null 2>&1
 
-# What one side has none of at all, and other types, count if it is asked for.
+# States that one side never has, and different types, count only on request.
 fresh
 rm "$zero"/*/exp_avg*.pt
 run_diff 0 "$tmp/v" "$tag"
@@ -301,7 +301,7 @@ run_diff 1 "$tmp/u" "$tmp/v"
 says "different: 1 of 68 states of 17 parameters, by up to 3.5 (relative 0.875)" \
 	"tail step: 1 of 1 elements differ, by up to 3.5 (relative 0.875), the first at [], float32 in A, int64 in B"
 
-# A flat tensor has no shape of its own, but a length.
+# A flat tensor has a length instead of a shape.
 ucckpt convert "$good/z3_fp32_dp2" "$tmp/flat" >/dev/null 2>&1
 put "$tmp/flat/zero/cube/fp32.pt" 17 "$nan"
 cp "$tmp/flat/zero/one/fp32.pt" "$tmp/flat/zero/tail/fp32.pt"

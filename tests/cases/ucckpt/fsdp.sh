@@ -1,8 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# FSDP checkpoints that ranks saved by torch.save: all views have the same numbers; of a run the
-# actor of the newest whole step is taken, and the configuration beside it; one of several models
-# is chosen; damage is found, and files of several saves.  test_good.c compares the tensors with the truth.
+# FSDP checkpoints that ranks saved by torch.save: all views have the same numbers; a run means the
+# actor of its newest complete step, with the configuration beside it; one of several models can be
+# chosen; damage and files of several saves are found.  test_good.c compares the tensors with the
+# truth.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 
@@ -23,7 +24,7 @@ done
 check "the configuration" cmp "$tmp/verl_dp3-hf/config.json" \
 	"$good/fsdp_verl_dp3/global_step_3/actor/huggingface/config.json"
 
-# A run: a critic is saved after the actor, and the save of the last step was interrupted.
+# A run: a critic was saved after the actor, and the save of the last step was interrupted.
 mkdir -p "$tmp/run/global_step_10"
 for dir in global_step_3/actor global_step_3/critic global_step_10/actor; do
 	mkdir -p "$tmp/run/$dir"
@@ -44,7 +45,7 @@ check "another model" ucckpt convert --view hf --model pytorch_model_fsdp_1 "$go
 	>/dev/null 2>&1
 cmp -s "$tmp/other/model.safetensors" "$tmp/full-hf/model.safetensors" && fail "the first model again"
 
-# What FSDP1 leaves flat.
+# FSDP1's flat parameters.
 check "weights without the optimizer" ucckpt convert --view hf "$good/fsdp_verl_fsdp1" "$tmp/fsdp1" >/dev/null 2>&1
 check "why" grep -q "FSDP1's flat parameters; save the optimizer's state as" <(ucckpt info "$good/fsdp_verl_fsdp1")
 check "a flat model" grep -q "LOCAL_STATE_DICT.*save SHARDED_STATE_DICT" <(ucckpt info "$good/fsdp_local")
@@ -58,8 +59,8 @@ cp "$good/fsdp_verl_dp3/global_step_3/actor/"{model_world_size_3_rank_1.pt,optim
 mv "$tmp/bad/model_world_size_3_rank_1.pt" "$tmp/bad/model_world_size_3_rank_0.pt"
 check "files in each other's place" grep -q "missing" <(ucckpt info "$tmp/bad")
 
-# Files of several saves: an optimizer that has made another number of steps, told by its checksum,
-# and a rank that the others do not count.
+# Files of several saves: an optimizer of another step, shown by its checksum, and a rank of a
+# larger run.
 cp -r "$good/fsdp_verl_dp3/global_step_3/actor" "$tmp/mixed"
 file=$tmp/mixed/optim_world_size_3_rank_1.pt
 LC_ALL=C sed -i 's/\x89\xd1\xe1\xa7/\xc7\x06\x1b\x6c/g' "$file"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Where the files of TAG_hf that are no weights come from: the tag, its run, hf_config, a
-# directory above the run; and what is said if the configuration is in none of these.
+# Where TAG_hf gets files other than weights: from the tag, its run, hf_config, or a directory above
+# the run; and the message if the configuration is in none of these.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 
@@ -24,8 +24,8 @@ mkdir -p "$hub/models--org--other/snapshots"
 export HF_HOME=$tmp/cache
 unset HF_HUB_CACHE
 
-# The model is 6 wide.  Directories with a config.json, and its content | options | of which
-# directory or model TAG_hf has it; none: "-".
+# The model is 6 wide.  Directories with a config.json, and its content | options | the directory or
+# model whose file TAG_hf has; none: "-".
 while IFS='|' read -r files options from; do
 	rm -f "$tag/config.json" "$run/config.json" "$tmp/out/config.json" "$tmp/config.json"
 	for file in $files; do
@@ -68,7 +68,7 @@ chmod o+w "$tmp/out"
 check "above, writable by all: not trusted" test -z "$(ucckpt cat "$run" global_step4_hf/config.json 2>&1 | grep n_embd)"
 rm "$tmp/out/config.json"
 
-# Of a run on several disks, it is above the first.
+# For a run on several disks, it is above the first.
 mkdir n0 n1
 cp -r "$run" n0/run
 mkdir -p n1/run/global_step4

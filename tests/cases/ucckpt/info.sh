@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# ucckpt info shows what a checkpoint is, and everything that is wrong with it.
+# ucckpt info describes a checkpoint, and lists everything that is wrong with it.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 # shellcheck source=tests/cases/ucckpt/report.sh
@@ -73,7 +73,7 @@ info 0 "$good/meg_tp2_dp2_z1_fp32"
 says "$positions 4 x 8 .*"
 check "with the pattern there is no warning" test "$(grep -c "warning: $positions" "$tmp/said")" = 0
 
-# Experts: who has them, and what DeepSpeed's loader makes of native ones.
+# Experts: their ranks, and a warning about DeepSpeed's loader for native ones.
 info 0 "$good/moe2_ep2_dp4_z1"
 says "experts 4 in each of 2 MoE layers, shared by 2 ranks" "warning: moe.0.*only with ep_size 1"
 info 0 "$good/moe_ep1_dp2_z2_bf16"
@@ -82,7 +82,7 @@ check "one rank's experts need no warning" test "$(grep -c '^warning: ' "$tmp/sa
 info 0 --json "$good/autoep2_dp2_z3"
 says '"experts": 4,' '"ep_size": 2,' '"autoep": true'
 
-# All tags of a run, the newest last, and what is missing of one.
+# All tags of a run, the newest last, and the missing parts of broken ones.
 run=$tmp/run
 mkdir "$run"
 cp -r "$good/z1_fp32_dp2/global_step4" "$run/global_step3"
@@ -109,7 +109,7 @@ info 0 --json "$run"
 says '"tags": .*' '"kind": "ZeRO-1",' '"latest": true,' '"problem": null,'
 rm -r "$run"
 
-# Which tag of a run.
+# The choice of a tag in a run.
 mkdir "$run"
 cp -r "$good/z1_fp32_dp2/global_step4" "$run/global_step9"
 cp -r "$run/global_step9" "$run/global_step10"
@@ -131,7 +131,8 @@ touch -d 2001-01-01 "$run/worst"
 info 0 "$run"
 says "checkpoint $run/best (last modified)"
 
-# The output directory of a trainer has its tags below: the newest, and the others' names.
+# The output directory of a trainer has its tags below: the newest is described, the others are
+# named.
 info 0 "$good/hf_trainer"
 says "checkpoint $good/hf_trainer/checkpoint-4/global_step4 (the newest below)"
 check "a single tag needs no warning" test "$(grep -c '^warning: ' "$tmp/said")" = 0
@@ -205,7 +206,7 @@ rm mp_rank_00_model_states.pt
 info 1 .
 says "problem: .*model_states.pt file: it is missing"
 
-# A rank that never was: not a list of a million missing files.
+# A rank that never existed: no list of a million missing files.
 damaged z1_fp32_dp2
 mv zero_pp_rank_1_mp_rank_00_optim_states.pt zero_pp_rank_999999_mp_rank_00_optim_states.pt
 info 1 .

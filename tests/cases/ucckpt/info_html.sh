@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# ucckpt info --html: one page that needs nothing else, on which each box is full.
+# ucckpt info --html: a self-contained page on which each box is full.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 
@@ -24,7 +24,8 @@ has() {
 	done
 }
 
-# Boxes are 1000 x 20; what is in one overlaps nowhere.  Prints how many are not full.
+# Boxes are 1000 x 20, and their pieces do not overlap.  Prints the number of boxes that are not
+# full.
 bad_boxes() {
 	sed -n 's/.*<svg[^>]*>\(.*\)<\/svg>.*/\1/p' "$tmp/page" |
 		awk '{

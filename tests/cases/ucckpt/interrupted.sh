@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Long work shows on a terminal how far it is and the time that is left; a signal ends it with
-# a line that says what is left of it and how to go on.
+# Long work shows its progress and the time left on a terminal; a signal ends it with a line that
+# says what is left of it and how to resume.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 # shellcheck source=tests/cases/far_lib.sh
@@ -16,7 +16,7 @@ ucckpt pack -o "$tmp/run/tag.ucpack" "$tmp/run/global_step4" >/dev/null || fail 
 "$slowfs" -d 50000 -n 1 "$tmp/run" "$far" || fail "slowfs"
 out=$tmp/out
 
-# COMMAND | line of the meter, up to the time left | SIGNAL | EXIT STATUS | what is said then
+# COMMAND | line of the meter, up to the time left | SIGNAL | EXIT STATUS | the last line
 while IFS='|' read -r words line signal status said; do
 	line+='  [0-9:]+:[0-5][0-9] left'
 	rm -rf "$out" "$tmp"/.out.tmp-* "$tmp/said"

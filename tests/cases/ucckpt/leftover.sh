@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# A tag that was saved again, so that files of the former save are left: views are those of the
-# newer one, and the other files are named.
+# A tag was saved again, and files of the former save are left: views show the newer save, and the
+# other files are named.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 
@@ -22,8 +22,8 @@ written() {
 	ucckpt convert --view "$1" "$2" "$3" >"$tmp/said" 2>&1 || fail "$2: $(cat "$tmp/said")"
 }
 
-# Former save | newer save | a name that is left out, or - | how many more than five.  Times tell
-# nothing: all files have one.
+# Former save | newer save | a name that is left out, or - | the number beyond five.  All files have
+# the same time.
 while IFS='|' read -r former newer left more; do
 	again "$former" "$newer"
 	for form in universal fp32; do
@@ -67,7 +67,7 @@ written fp32 "$tag" "$tmp/found"
 check "layers of a former pipeline are no weights" diff -r "$tmp/wanted" "$tmp/found"
 check "and are named" grep -q "left out: layer_00-model_states.pt, layer_01-model_states.pt" "$tmp/said"
 
-# Both saves have all their ranks: only the times tell which is newer.
+# Both saves have all their ranks: only the times show which is newer.
 refused() {
 	ucckpt check "$tag" >"$tmp/said" && fail "$1: not refused"
 	check "$1: says why" grep -q "$2" "$tmp/said"
@@ -83,7 +83,7 @@ check "the newer by its time" diff -r "$tmp/wanted" "$tmp/found"
 again z1_fp32_dp2 z0_fp32_dp2
 refused "stage 0 over stage 1" "saved without ZeRO: .*zero_pp_rank_0_mp_rank_00_optim_states.pt"
 
-# What the newer save lacks is missing, whatever the former one left.
+# Files that the newer save lacks are missing, whatever the former one left.
 again z3_fp32_dp3 z1_fp32_dp2
 rm "$tag/zero_pp_rank_1_mp_rank_00_optim_states.pt"
 refused "a shard is missing" "optimizer shard of data-parallel rank 1, .* is missing"

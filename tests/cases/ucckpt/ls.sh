@@ -25,11 +25,11 @@ fails() {
 
 run=$good/z1_tied_frozen_buffers_dp2
 
-# What views lack is said to who uses them.
+# Warnings about a view appear only when it is used.
 run 0 ls "$run"
 check "a listing has no warnings" test ! -s "$tmp/errors"
 
-# Arguments (of $run) | what is listed
+# Arguments (of $run) | listed names
 while IFS='|' read -r options patterns listed; do
 	read -r -a options <<<"$options"
 	read -r -a patterns <<<"$patterns"
@@ -52,7 +52,7 @@ for pattern in none '*none' 'global*/cube' '*cube*' latest/more ../z1_fp32_dp2 '
 done
 fails "none: " ls "$tmp/none"
 
-# Of a run the newest tag is read, and others when they are used.
+# The newest tag of a run is read, and others when they are used.
 mkdir "$tmp/many"
 for i in 1 2 3; do cp -r "$good/dcp_fsdp2_dp2_fp32/ckpt" "$tmp/many/checkpoint-$i"; done
 : >"$tmp/many/checkpoint-2/.metadata"
@@ -78,7 +78,7 @@ if [ "${sanitize:-no}" = no ] && LD_PRELOAD=$faults true 2>/dev/null; then
 	done
 fi
 
-# Everything in one view or run is what convert writes, of its size.
+# The files of one view or run are those that convert writes, with their sizes.
 mkdir "$tmp/packed"
 cp "$good/z3_fp32_dp2/latest" "$tmp/packed"
 ucckpt pack -o "$tmp/packed/global_step4.ucpack" "$good/z3_fp32_dp2/global_step4" >/dev/null || fail pack
@@ -167,18 +167,18 @@ ucckpt cat "$run" global_step4_hf/model.safetensors >/dev/full 2>"$tmp/errors"
 check "a full disk: exit status" test $? = 1
 check "a full disk" grep -q "^ucckpt: cannot write to standard output" "$tmp/errors"
 
-# Files that exist are left alone, with those that would be written beside them.
+# Existing files are left alone, and the command writes nothing then.
 mkdir "$tmp/there"
 echo mine >"$tmp/there/latest"
 fails "there/latest: .*File exists" extract "$run" '*_hf' latest "$tmp/there"
 check "nothing is written" test "$(ls -A "$tmp/there") $(cat "$tmp/there/latest")" = "latest mine"
-# One of the same size, too.
+# Also a file of the same size.
 ucckpt cat "$run" latest | tr a-z A-Z >"$tmp/there/latest"
 fails "there/latest: .*File exists" extract "$run" '*_hf' latest "$tmp/there"
 check "nothing is written" test "$(ls -A "$tmp/there")" = latest
 
-# Those with the same bytes are left as they are, and an extraction that was killed goes on
-# with the others.  What it had begun is removed, but not what another process writes.
+# Files with the same bytes are kept, and a killed extraction is resumed with the others.  Its
+# temporary files are removed, but not those of a living process.
 run 0 extract "$run" '*_universal' "$tmp/whole"
 cp -r "$tmp/whole" "$tmp/on"
 zero=$tmp/on/global_step4_universal/zero

@@ -11,7 +11,7 @@ state() {
 		find . -type f -print0 | sort -z | xargs -0 sha256sum)
 }
 
-# ran STATUS ARGUMENT...: what it said goes to $tmp/said and $tmp/errors.
+# ran STATUS ARGUMENT...: runs ucckpt; the output goes to $tmp/said and $tmp/errors.
 ran() {
 	local want=$1
 	shift

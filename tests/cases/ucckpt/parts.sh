@@ -9,7 +9,7 @@ cd "$tmp" || exit 1
 mkdir one parts
 ucckpt convert "$source" one/out >/dev/null 2>&1 || fail "one process"
 
-# Four at once, of which one is killed before it ends and run again alone.
+# Four at once; one is killed before it ends and later run again alone.
 convert() { ucckpt convert --part "$1" "$source" parts/out >"said.${1%/*}" 2>&1; }
 for part in 1 2 4; do
 	convert $part/4 &
@@ -60,7 +60,7 @@ wait
 ucckpt convert --view hf --hf_shard_size 10KB "$source" one/hf >/dev/null 2>&1
 check "weights and their index" diff -r one/hf parts/hf
 
-# By what a launcher says.
+# By a launcher's variables.
 SLURM_PROCID=0 SLURM_NTASKS=2 ucckpt extract --part auto "$source" '*_hf' '*_fp32' parts/x >/dev/null 2>&1
 check "a part is not all" test "$(find parts/x -type f | wc -l)" = 1
 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 ucckpt extract --part auto "$source" '*_hf' '*_fp32' parts/x >/dev/null 2>&1

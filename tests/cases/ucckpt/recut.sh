@@ -13,7 +13,7 @@ recut() {
 	ucckpt convert "${options[@]}" "$good/$1/$(tag_of "$1")" "$out" >"$tmp/said" 2>&1
 }
 
-# weights DIRECTORY: the SHA-256 of its weights, frozen ones and buffers included.
+# weights DIRECTORY: the SHA-256 of its weights, including frozen ones and buffers.
 weights() {
 	rm -rf "$tmp/weights"
 	ucckpt convert --view hf "$1" "$tmp/weights" >"$tmp/said" 2>&1 &&
@@ -30,7 +30,7 @@ for name in z2_groups2_dp2 z2_round_robin_dp3 z1_bf16opt_dp2 z3_subgroup_dp2 \
 			fail "$name: stage $stage: $(cat "$tmp/said")"
 			continue
 		}
-		# What the optimizer does not own is in trees of stages 1 and 2 only.
+		# Only trees of stages 1 and 2 have tensors that the optimizer does not own.
 		if [[ -z $stage || $name != *frozen* ]] || { [ "$stage" != 3 ] && [[ $name = z1* ]]; }; then
 			ucckpt diff "$source" "$out" >"$tmp/said" ||
 				fail "$name: stage $stage: $(cat "$tmp/said")"
@@ -75,7 +75,7 @@ refused 'cannot change with tensor or pipeline parallelism' --view zero --ranks 
 refused 'records no param_groups' --view zero --ranks 2 --stage 3 \
 	"$good/z1_elastic_dp2/$(tag_of z1_elastic_dp2)"
 
-# A rank's file of which only a name is wrong: its shapes are right.
+# A rank's file with one wrong name and right shapes.
 cp -r "$source" "$tmp/damaged"
 chmod -R u+w "$tmp/damaged"
 LC_ALL=C sed -i s/_rebuild_tensor_v2/_rebuild_tensor_v9/ \

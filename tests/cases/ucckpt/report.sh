@@ -18,7 +18,7 @@ damaged() {
 	cd "$tmp/damaged" || exit 1
 }
 
-# says REGEX...: each is a line of the report, but for blanks.
+# says REGEX...: checks that each is a line of the report, ignoring repeated blanks.
 says() {
 	local line
 	for line; do
@@ -27,7 +27,7 @@ says() {
 	done
 }
 
-# problems N: so many are in the report.
+# problems N: checks the number of problems in the report.
 problems() {
 	check "$1 problems: $(cat "$tmp/said")" \
 		test "$(grep -c '^problem: ' "$tmp/said")" = "$1"

@@ -10,7 +10,7 @@ run=$good/$name
 tag=$(tag_of $name)
 qkv=zero/language_model.encoder.layers.0.self_attention.query_key_value.weight/fp32.pt
 
-# The bytes of a file's one tensor.
+# The bytes of the only tensor in a file.
 tensor() { unzip -p "$1" '*/data/0'; }
 
 # in_thirds FILE: blocks of 4 rows (of 8 floats), which two ranks saved as QKVQKV,
@@ -54,8 +54,8 @@ ucckpt convert --no_strict --rules "$tmp/damaged.json" --preset megatron-qkv-thi
 check "a file comes before a preset" test \
 	"$(tensor "$tmp/replicated/$qkv" | wc -c)" = $(($(wc -c <"$tmp/rows") / 2))
 
-# Tensor-parallel ranks of which nothing says what they have of a parameter: it is refused by
-# name, alone.
+# Tensor-parallel ranks without a record of how they cut a parameter: only that parameter is
+# refused, by name.
 run=$good/moe_tp2_ep2_dp2_z1
 ucckpt convert "$run" "$tmp/no" 2>"$tmp/said"
 check "no tree is guessed" test $? = 1

@@ -44,12 +44,12 @@ static inline float ptx_exp2(float x)
 
 /* --- matrices of a warp ----------------------------------------------------- */
 
-/* What a lane holds of both matrices, as numbers. */
+/* A lane's elements of both matrices, as numbers. */
 struct cudaemu_operands {
 	float a[8], b[4];
 };
 
-/* Two numbers of each register. */
+/* Two numbers from each register. */
 template <float (*from)(uint16_t)>
 static inline void cudaemu_unpack(float *x, const uint32_t *registers, unsigned n)
 {
@@ -57,7 +57,7 @@ static inline void cudaemu_unpack(float *x, const uint32_t *registers, unsigned 
 		x[i] = from((uint16_t)(registers[i / 2] >> 16 * (i % 2)));
 }
 
-/* What the lane with elements k % 8 of a row of a, or column of b, gave. */
+/* The operands of the lane with elements k % 8 of a row of a, or column of b. */
 static inline const struct cudaemu_operands *cudaemu_of_group(const char *given, unsigned group,
 							      unsigned k)
 {
