@@ -41,8 +41,8 @@ TOKENS = 3
 
 
 class Small(torch.nn.Module):
-    """Parameters of odd sizes.  `more` are further ones, by shape, whose
-    squares are added to the loss."""
+    """Parameters of odd sizes.  `more`: shapes of further parameters, whose squares are added
+    to the loss."""
 
     def __init__(self, more=(), bare=False, tied=False):
         super().__init__()
@@ -112,7 +112,7 @@ class Case:
 
 
 def torch_optimizer(name, **options):
-    """An optimizer of torch that DeepSpeed accepts only if told to."""
+    """An optimizer of torch that DeepSpeed accepts only with an extra option."""
     options.setdefault("lr", 1e-2)
     return lambda params: getattr(torch.optim, name)(params, **options)
 
@@ -320,7 +320,7 @@ def check_master(engine, states):
     """Check that the master weights round to the model's parameters."""
     for name, p in engine.module.named_parameters():
         if (name, "fp32") not in states or hasattr(p, "positions"):
-            continue  # a piece; the rules are those of whole ones
+            continue  # only a piece; the rules are those of whole parameters
         if name == "tied_modules.ends.positions":
             continue  # each stage has its own
         with deepspeed.zero.GatheredParameters(
@@ -330,7 +330,7 @@ def check_master(engine, states):
 
 
 def unsplit_states(engine):
-    """As parallel.whole_states, of all stages of a pipeline."""
+    """As parallel.whole_states, for all stages of a pipeline."""
     names = {p: n for n, p in engine.module.named_parameters()}
     states, numbers = {}, {}
     for p, master, own in resume.unsplit_parts(engine):

@@ -37,7 +37,7 @@ def read_truth(path):
 
 
 def whole_of_megatron(truth):
-    """Of the truth of two ranks, which have slices or layers, that of the model."""
+    """From the truth of two ranks, which have slices or layers, make the model's."""
     slices = {}
     layers = {int(n[4]): {k.split("layers.")[1].split(".")[0] for k in truth
                           if k.startswith(n) and "layers." in k}

@@ -49,7 +49,7 @@ def sha256(tensor):
 
 
 def write(output, name, state, model, optimizer, tag="ckpt", **options):
-    """Save `state`, or, if it is below no tag, each of its dicts in a directory."""
+    """Save `state` or, if it is in no tag, each of its dicts in a directory."""
     out = os.path.join(output, "dcp_" + name)
     if tag == "ckpt":
         writer = dcp.FileSystemWriter(os.path.join(out, tag), **options)
@@ -73,7 +73,8 @@ def write(output, name, state, model, optimizer, tag="ckpt", **options):
 
 
 def make_buffers():
-    """Types without a storage class, orders of elements, and what is no plain tensor."""
+    """Types without a storage class, unusual orders of elements, and tensors that are not
+    plain."""
     return {
         "u16": torch.arange(6).to(torch.uint16),
         "f8": torch.randn(8).to(torch.float8_e4m3fn),
@@ -91,7 +92,7 @@ def make_buffers():
 
 class Kinds(torch.nn.Module):
     """Buffers that look like parameters; if `frozen`, parameters that are not trained; if
-    `floats`, a buffer that nothing but its not being cut tells from these."""
+    `floats`, a buffer that differs from them only in not being cut."""
 
     def __init__(self, frozen, floats):
         super().__init__()
@@ -142,7 +143,7 @@ def make_kinds(output):
 
 
 class Net(torch.nn.Module):
-    """Tied names, buffers of the shape of parameters, and a part that is never trained."""
+    """Tied names, buffers with the shapes of parameters, and a part that is never trained."""
 
     def __init__(self, norm, spare):
         super().__init__()

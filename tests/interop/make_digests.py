@@ -34,8 +34,8 @@ import zipfile
 
 TAG = "global_step4"
 
-# What can be served: data, tensor (Megatron's and AutoTP) and pipeline
-# parallelism, mixtures of experts, without ZeRO and ZeRO 1 to 3, any release.
+# Supported checkpoints: data, tensor (Megatron's and AutoTP) and pipeline parallelism, mixtures of
+# experts, without ZeRO and ZeRO 1 to 3, any release.
 CASES = re.compile(r"((old[0-9.]+_)?(z[0123]|meg|pp2|tp[23])_.*|autotp.*"
                    r"|sp2_dp1_z[12].*|pp2_tp2.*|dsuc_gpt2_z3_offload_dp4"
                    r"|moe_ep[12]_dp2_z[12].*)$")
@@ -49,7 +49,7 @@ REFUSED = {
     "sp2_dp2_z3": ("shards", "half of the shards were overwritten while saving"),
 }
 
-# What the Hugging Face Trainer leaves around a checkpoint.
+# Files that the Hugging Face Trainer leaves beside a checkpoint.
 TRAINER_FROM = "z1_no_ucinfo_dp2"
 TRAINER_FILES = {
     "config.json": {
@@ -195,8 +195,8 @@ def left_out(tree, truth):
 
 
 def file_lines(tree, truth):
-    """One line per file of the converter's tree.  Where the tensor in it is
-    not the true one, only its existence counts."""
+    """One line per file of the converter's tree.  If its tensor is wrong, only its existence
+    counts."""
     for path in tree_files(tree):
         full = os.path.join(tree, path)
         match = re.fullmatch(r"zero/(.+)/([^/]+)\.pt", path)

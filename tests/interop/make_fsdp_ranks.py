@@ -78,7 +78,7 @@ def write_digests(path, tag, weights, states, step):
 
 
 def groups(model):
-    """As trainers make them: what has one dimension does not decay."""
+    """The usual groups of trainers: parameters with one dimension do not decay."""
     params = [p for p in model.parameters()]
     return [{"params": [p for p in params if p.ndim > 1], "weight_decay": 0.1},
             {"params": [p for p in params if p.ndim < 2], "weight_decay": 0.0}]

@@ -33,7 +33,7 @@ EXPERTS = 2
 
 
 def patched(source, output):
-    """A copy of the package that takes CPUs for GPUs."""
+    """A copy of the package that uses CPUs in place of GPUs."""
     copy = os.path.join(output, "patched")
     if not os.path.isdir(copy):
         shutil.copytree(source, copy)
@@ -115,7 +115,7 @@ def key_of(name, first_expert):
 
 
 def ranges(model, optimizers, tp, first_expert):
-    """What this rank has of each parameter: a range of its slice's elements."""
+    """This rank's part of each parameter: a range of its slice's elements."""
     names = {p: n for n, p in model.named_parameters()}
     for o in optimizers:
         for buffers in o.gbuf_ranges:

@@ -51,8 +51,8 @@ HIDDEN = 6
 VOCABULARY = 13
 LOCAL_EXPERT = re.compile(r"(.*\.deepspeed_experts\.)(\d+)(\..*)")
 
-# world: ranks; ep: ranks that share the experts, or those of each layer; frozen: parameters with these
-# suffixes are not trained; dtype: the model's, fp32 or bf16.
+# world: ranks; ep: ranks that share the experts, or those of each layer; frozen: suffixes of
+# parameters that are not trained; dtype: the model's, fp32 or bf16.
 CASES = {
     "moe2_ep2_dp4_z1": dict(world=4, ep=2, stage=1, layers=2),
     "moe2_ep2_dp4_z1_bf16": dict(world=4, ep=2, stage=1, layers=2,
@@ -210,8 +210,8 @@ def weights_of(param, stage):
 
 
 def expert_coordinates(model):
-    """name -> (name in the whole model, number of the expert-parallel rank
-    whose piece it is; None if it is the whole)."""
+    """name -> (name in the whole model, number of the expert-parallel rank that has the piece;
+    None if it is the whole)."""
     from deepspeed.moe.layer import MoE
     from deepspeed.module_inject.auto_ep_layer import AutoEPMoELayer
     from deepspeed.utils import groups
@@ -285,8 +285,7 @@ def make_engine(case, rank, config, seed):
     model = make_model(case)
     random = torch.Generator().manual_seed(100 + rank)
     for name, param in model.named_parameters():
-        # Experts start as copies of one; unless changed, they could not be
-        # told apart.
+        # Experts start as equal copies; change them, so that they can be distinguished.
         if ".experts." in name and name.endswith(case.get("frozen", "?")):
             param.data.normal_(generator=random)
             param.requires_grad_(False)
@@ -379,8 +378,8 @@ def digest_lines(folder):
 
 
 def copy_models(checkpoint, tree):
-    """Put the model states into the converter's tree as they are: it saves
-    those of AutoEP once more, to add what they have had since 0.19."""
+    """Put the original model states into the converter's tree: it saves those of AutoEP once
+    more, to add what they have had since 0.19."""
     for name in os.listdir(tree):
         if name.endswith("_model_states.pt"):
             shutil.copy(os.path.join(checkpoint, name), tree)

@@ -86,7 +86,7 @@ class Embed(torch.nn.Embedding):
 
 
 def pipeline(stage):
-    # Without ZeRO nothing tells a frozen layer of the same shapes from a trained one.
+    # Without ZeRO a frozen layer cannot be distinguished from a trained one of the same shapes.
     layers = [LayerSpec(Embed), lambda x: x * 1.0, LayerSpec(Layer, False), LayerSpec(Layer, stage > 0),
               LayerSpec(Layer, False), LayerSpec(torch.nn.Linear, 5, 7)]
     return PipelineModule(layers=layers, num_stages=2, partition_method="uniform",
@@ -117,7 +117,7 @@ def save(rank, out, kind, stage, port):
     engine.save_checkpoint(out, tag=TAG)
     lines = []
     trained = [name for name, p in engine.module.named_parameters() if p.requires_grad]
-    # The converter makes a tree of the module's tensors at stages 1 and 2.
+    # The converter includes the module's tensors at stages 1 and 2.
     word = "weight" if kind == "layers" else "truth" if stage < 3 else None
     for name, t in engine.module.state_dict().items():
         odd = t.layout != torch.strided or t.is_quantized or t.is_complex()

@@ -55,7 +55,7 @@ go_on() {
 	sed -n 's/.*iteration  *\([0-9]*\)\/.*lm loss: \([^ ]*\).*/\1 \2/p' "$scratch/log" >"$scratch/theirs"
 }
 
-# loses_what LIMIT METRICS: are these the losses of the trainer's own steps?
+# loses_what LIMIT METRICS: compares the losses with those of the trainer's own steps.
 loses_what() {
 	awk -F'[, ]' -v limit="$1" '
 	FNR == NR { if (FNR > 1) ours[$1] = $2; next }
@@ -152,8 +152,8 @@ done <<<"2 1 bf16 3e-3
 2 1 fp32 1e-5
 4 2 fp32 1e-5"
 
-# Ranks that cut sequences, Megatron's and Ulysses', save the same: the converter reads
-# it, and Megatron goes on from the files and from the mount, also without cutting.
+# Ranks that cut sequences, in Megatron's way or Ulysses', save the same files: the converter reads
+# them, and Megatron goes on from the files and from the mount, also without cutting.
 while read -r stage ranks tensor pipe cut more; do
 	case=$cut-z$stage-p$pipe
 	# shellcheck disable=SC2086 # a flag, with a number or without
@@ -172,8 +172,7 @@ done <<<"1 2 2 1 sequence_parallel
 1 4 1 2 sequence_parallel_size=2
 3 2 1 1 sequence_parallel_size=2 --no-pipeline-parallel"
 
-# In stage 0 from its files alone.  DeepSpeed's norm counts what ranks share more than
-# once then.
+# In stage 0 only from its files.  DeepSpeed's norm then counts shared parameters more than once.
 stage=0 clip=1000
 while read -r ranks tensor pipe type limit more; do
 	case=stage0-t$tensor-p$pipe-$type

@@ -14,22 +14,22 @@
 require_programs ucfs ucckpt fusermount3 sha256sum
 require_ucfs
 make_scratch mnt
-# What lies below a private directory is packed for its owner alone.
+# Files below a private directory are packed for its owner alone.
 chmod 755 "$scratch"
 
-# tree DIR: all below it with mode, size and time, and the digests of all files.
-# What a view cannot serve it cannot packed, either: errors are compared, too.
+# tree DIR: lists everything below it with mode, size and time, and the digests of all files.  Views
+# that cannot be served fail alike when packed: errors are compared, too.
 tree() {
 	(cd "$1" && find . ! -path ./.ucfs -printf '%P %M %s %T@\n' | sort &&
 		find . -type f ! -path ./.ucfs -print0 | sort -z | xargs -0 -r sha256sum) 2>&1
 }
 
-# mount SOURCE: true when it is there.
+# mount SOURCE: true once it is mounted.
 mount() {
 	ucfs "$1" "$mnt" >"$scratch/mount" 2>&1 && mountpoint -q "$mnt"
 }
 
-# views DIR: what is mounted of a tag $name.
+# views DIR: lists the mounted views of tag $name.
 views() {
 	local view
 	for view in universal hf fp32; do

@@ -20,12 +20,12 @@ LLAMA_VOCAB = 7
 WIDTH = 8
 INNER = 12
 LAYERS = 1
-BLOCKS = 4  # of a pipeline: the converter divides them by the stages
+BLOCKS = 4  # of a pipeline: the converter divides them by the number of stages
 
 
 def parts_of(odd):
-    """Rows of the fused projection's three parts, each divided separately.
-    DeepSpeed's loader divides evenly only."""
+    """Rows of the fused projection's three parts, each divided separately. DeepSpeed's loader
+    can only divide evenly."""
     return (8, 3, 3) if odd else (8, 4, 4)
 
 
@@ -55,7 +55,7 @@ class Grid:
             setattr(self, name, group)
             setattr(self, name + "_ranks", ranks)
 
-    # What DeepSpeed asks a Megatron for.
+    # Methods that DeepSpeed calls on Megatron's mpu.
 
     def get_model_parallel_rank(self):
         return self.tensor
@@ -80,7 +80,7 @@ class Grid:
     get_tensor_model_parallel_group = get_model_parallel_group
 
 
-# Activations between the ranks of a layer.
+# Activations that the ranks of a layer exchange.
 
 
 class ToAll(torch.autograd.Function):
@@ -112,7 +112,7 @@ class AddUp(torch.autograd.Function):
         return grad, None
 
 
-# Which rows or columns of a whole tensor rank r of n holds.
+# The rows or columns of a whole tensor on rank r of n.
 
 
 def all_of(whole, r, n):
@@ -194,13 +194,13 @@ def padded_vocab(tp):
 
 
 def vocab_rows(grid):
-    """Which rows of the padded vocabulary a rank holds."""
+    """The rows of the padded vocabulary on a rank."""
     return torch.arange(padded_vocab(grid.tp)).chunk(grid.tp)[grid.tensor]
 
 
 class Embedding(torch.nn.Module):
-    """With `length`, also of positions, which the last stage of a pipeline has
-    but does not use, as Megatron's."""
+    """With `length`, also of positions, which the last stage of a pipeline has without using
+    them, as in Megatron."""
 
     def __init__(self, grid, seed, length=0):
         super().__init__()
@@ -232,9 +232,9 @@ def loss_of(grid, logits, targets):
 
 
 class TensorModel(torch.nn.Module):
-    """What Megatron does to a transformer's layers; tied embeddings.  An odd
-    one also has what can be saved, but not loaded on other ranks: uneven
-    parts, and a vector that each rank trains separately."""
+    """Megatron's division of a transformer's layers, with tied embeddings.  An odd model also
+    has parameters that can be saved, but not loaded on other ranks: uneven parts, and a vector
+    that each rank trains separately."""
 
     def __init__(self, grid, odd=False):
         super().__init__()
@@ -312,8 +312,8 @@ def llama():
 
 
 def autotp_positions(tp):
-    """The elements that AutoTP gives to this rank, found with a model whose
-    elements are their own positions."""
+    """The elements that AutoTP assigns to this rank, found with a model whose elements are
+    their own positions."""
     model = llama()
     for p in model.parameters():
         p.data = torch.arange(p.numel()).float().view(p.shape)
@@ -353,8 +353,8 @@ def own_parts(engine, grid, stage):
 
 
 def whole_momenta(engine, names, parts):
-    """Muon keeps the momentum of whole matrices in ZeRO 1 and 2, unless it is
-    offloaded: those of this rank's partition, end to end."""
+    """Muon keeps the momentum of whole matrices in ZeRO 1 and 2, unless it is offloaded: here
+    those of this rank's partition, end to end."""
     out = {}
     partitions = getattr(engine.optimizer, "params_in_partition", [])
     for params, (_, buffers, _) in zip(partitions, parts):
@@ -399,8 +399,8 @@ def place(slices, places):
 
 
 def whole_states(engine, grid, stage):
-    """(parameter, state) -> tensor, and parameter -> what else its group
-    keeps (step); on every rank."""
+    """(parameter, state) -> tensor, and parameter -> other values of its group (step); on every
+    rank."""
     ranks = [None] * torch.distributed.get_world_size()
     torch.distributed.all_gather_object(ranks, own_parts(engine, grid, stage))
     by_place = {}
@@ -415,7 +415,7 @@ def whole_states(engine, grid, stage):
             states.setdefault((name, state), place(
                 [s[name, state] for s in slices], places).clone())
         for names, _, kept in peers[0][0]["parts"]:
-            # Adafactor's RMS is of a partition, and made again at each step.
+            # Adafactor's RMS belongs to a partition, and is recomputed at each step.
             kept = {key: v for key, v in kept.items() if key != "RMS"}
             numbers.update((n, kept) for n in names)
     return states, numbers

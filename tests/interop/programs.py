@@ -26,8 +26,8 @@ def torchrun(script, ranks, out, *args):
 
 
 def check(what, losses, expected):
-    """Return the number of failed checks: steps that are others, or losses that differ by
-    more than LIMIT of themselves."""
+    """Return the number of failed checks: different steps, or losses whose relative difference
+    exceeds LIMIT."""
     if list(losses) != list(expected):
         print(f"{what}: steps {list(losses)}, not {list(expected)}", flush=True)
         return 1

@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What the package ucfs gives without a mount, bit for bit against what programs load
-from one.
+"""Compare the results of the package ucfs, without a mount, bit for bit with what programs load
+from a mount.
 
-    python.py GOOD SCRATCH CASE...
+python.py GOOD SCRATCH CASE...
 
-python.sh beside this file calls it.
-"""
+python.sh beside this file calls it."""
 
 import contextlib
 import filecmp
@@ -90,8 +89,8 @@ def deepspeed_converts(case):
 
 
 def compare_with_deepspeed(run, tag, weights):
-    """zero_to_fp32.py has no frozen parameters of stage 1, and confuses those without
-    elements.  False, and a line, where it fails itself, as for a sparse buffer."""
+    """zero_to_fp32.py lacks frozen parameters of stage 1, and confuses parameters without
+    elements.  False, after printing a line, if the script itself fails, as for a sparse buffer."""
     try:
         with open(os.devnull, "w", encoding="utf-8") as nothing, \
                 contextlib.redirect_stdout(nothing), contextlib.redirect_stderr(nothing):
@@ -136,7 +135,7 @@ def check_model():
 
 
 def check_fsspec(run, name):
-    """Programs that open ucfs:// read what is there."""
+    """Programs that open ucfs:// read the same data."""
     copy = f"{SCRATCH}/run"
     shutil.copytree(run, copy)
     tensors = {"a": torch.arange(1000.0), "b": torch.ones(3, 5)}

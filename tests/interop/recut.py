@@ -101,8 +101,8 @@ def describe(a, b, ignored, path=""):
         return [d for i, (x, y) in enumerate(zip(a, b))
                 for d in describe(x, y, ignored, f"{path}/{i}")]
     if torch.is_tensor(a):
-        # A view's module keeps the storages of the ranks that saved it, or has one for
-        # each tensor.
+        # A view's module keeps the storages of the ranks that saved it, or has one storage for each
+        # tensor.
         stored = not path.startswith(("/module", "/frozen_param_fragments"))
         facts = [(t.dtype, t.shape, t.stride(), t.requires_grad)
                  + stored * (t.storage_offset(), t.untyped_storage().nbytes())
@@ -127,7 +127,7 @@ def zero_padding(value, stage):
 
 
 def compare_files(view, again, stage, ignored):
-    """Files of the same bytes, all files, and what differs in others."""
+    """Numbers of equal files and of all files, and the differences of the others."""
     names = sorted(n for n in os.listdir(again) if n.endswith(".pt"))
     if names != sorted(os.listdir(view)):
         return 0, len(names), [f"{sorted(os.listdir(view))}, {names}"]
@@ -157,7 +157,7 @@ def run(case, to, top):
                       os.path.join(top, "mount")) as mount:
         resume.on_ranks(case.after, load, log + "2", case._replace(stage=to),
                         mount, tag, again, out)
-        # Without ZeRO there is no file of which DeepSpeed's would be a copy.
+        # Without ZeRO, DeepSpeed has no files to compare with.
         same, files, found = compare_files(
             os.path.join(mount, tag), os.path.join(again, resume.TAG), to,
             expected(case, to)) if case.stage else (0, 0, [])

@@ -47,7 +47,7 @@ EXPLAINED = {"z2_muon_bf16_dp3": "/momentum_buffer",
 
 
 class Keeper(torch.optim.Optimizer):
-    """Has the states of the checkpoint, of zeros, and keeps what is loaded."""
+    """Starts with the checkpoint's states, all zeros, and keeps the loaded ones."""
 
     def __init__(self, params, states):
         self.states = states
@@ -155,7 +155,7 @@ def new_engine(checkpoint):
 
 
 def accept_everything():
-    """What DeepSpeed refuses on CPUs, or of an optimizer that it does not know."""
+    """Cases that DeepSpeed refuses on CPUs, or whose optimizer it does not know."""
     from deepspeed.accelerator import get_accelerator
 
     kind = type(get_accelerator())
@@ -226,7 +226,7 @@ def run(world, view, lines, tag_dir, top):
 
 
 def is_good(case, world, lines, tag_dir, scratch):
-    """Say what was found; is it what it should be?"""
+    """Print the result; return whether it is as expected."""
     tag = os.path.basename(tag_dir)
     print(f"{case:40} {world} ", end="", flush=True)
     try:

@@ -59,7 +59,7 @@ def cases():
 
 STEPS = 4
 TAG = f"global_step{STEPS}"
-ROWS = 8  # of a batch; each rank gets the same number of them
+ROWS = 8  # of a batch; each rank gets the same number
 TOKENS = 5
 VOCAB = 31
 WIDTH = 97  # odd, so that nothing divides evenly among ranks
@@ -67,9 +67,9 @@ INNER = 33
 LR = 5e-3
 DECAY = 0.1
 
-# Largest difference to the uninterrupted run when the number of ranks is
-# another.  The gradients then differ by roundings, 2^-24 or 2^-9 of them, and
-# Adam scales both alike; LR bounds what a step can do.
+# Largest difference from the uninterrupted run on another number of ranks.  The gradients then
+# differ by roundings, 2^-24 or 2^-9 of them, and Adam scales both alike; LR bounds what a step can
+# do.
 TOLERANCE = {"fp32": 1e-6, "bf16": LR / 5}
 
 
@@ -145,7 +145,7 @@ def train_step(engine, rank, world):
 
 @contextlib.contextmanager
 def swapped_in(zero, group):
-    """Keep a sub-group that is on NVMe in memory meanwhile."""
+    """Load a sub-group from NVMe into memory for the duration."""
     swapped = (getattr(zero, "swap_optimizer", False)
                and zero._swappable_optimizer_subgroup(group))
     if swapped:
@@ -156,8 +156,8 @@ def swapped_in(zero, group):
 
 
 def local_parts(engine, stage):
-    """This rank's share, per flat buffer: the parameters in it, in order,
-    the buffer of each state, and what the optimizer keeps besides (step)."""
+    """This rank's share, per flat buffer: its parameters in order, the buffer of each state,
+    and the optimizer's other values (step)."""
     zero = engine.optimizer
     if stage == 3:
         pairs = zip(zero.fp16_groups, zero.fp32_partitioned_groups_flat)
@@ -246,7 +246,7 @@ def snapshot(engine, case, world, **more):
             "global_steps": engine.global_steps, **more}
 
 
-# What each rank runs.
+# The function that each rank runs.
 
 
 def train(rank, case, run_dir, out):
@@ -264,10 +264,9 @@ def train(rank, case, run_dir, out):
 
 
 def mend_loaded(engine, case):
-    """Two things that DeepSpeed's ZeRO 3 loader does wherever it loads from,
-    and without which a run with several groups would go on differently: it
-    gives all groups the hyperparameters of the first, and all flat buffers
-    one and the same step, which each of them then counts up."""
+    """Two effects of DeepSpeed's ZeRO 3 loader on any source, without which a run with several
+    groups would continue differently: it gives all groups the hyperparameters of the first, and
+    all flat buffers one and the same step, which each of them then counts up."""
     optimizer = engine.optimizer.optimizer
     for group, decay in zip(optimizer.param_groups, decays_of(case)):
         group["weight_decay"] = decay
@@ -306,8 +305,8 @@ def rank_main(rank, world, what, meet, log, args):
 
 
 def on_ranks(world, what, log, *args):
-    """Call what(rank, *args) in `world` processes; they are forks, because
-    importing DeepSpeed takes longer than all else here."""
+    """Call what(rank, *args) in `world` processes; they are forks, because importing DeepSpeed
+    takes longer than everything else."""
     fork = multiprocessing.get_context("fork")
     meet = log + ".meet"
     ranks = [fork.Process(target=rank_main,
@@ -319,7 +318,7 @@ def on_ranks(world, what, log, *args):
         running = ranks
         while running:
             multiprocessing.connection.wait([r.sentinel for r in running])
-            # A failed process leaves the others waiting.
+            # After a failure of one process the others would wait for ever.
             if any(r.exitcode for r in ranks):
                 raise RuntimeError("a rank failed: " + tail(log))
             running = [r for r in running if r.exitcode is None]
@@ -378,7 +377,7 @@ def bits(tensor):
 
 
 def differences(a, b):
-    """What differs between two snapshots, by name."""
+    """The differences of two snapshots, by name."""
     found = [key for key in a if key != "states" and a[key] != b[key]]
     if list(a["states"]) != list(b["states"]):
         return found + ["names"]

@@ -2,10 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Load mixtures of experts from a mount, or re-cut, see resume_experts.sh.
 
-Native experts go to engines that hold all of them on each rank: DeepSpeed's
-loader asks for experts by the names that they have on a rank, so that with
-several expert-parallel ranks all would get those of the first.
-"""
+Native experts go to engines that hold all of them on each rank: DeepSpeed's loader requests
+experts by their names on a rank, so several expert-parallel ranks would all get those of the
+first."""
 
 import os
 import subprocess
@@ -30,7 +29,7 @@ RUNS = [
     ("autoep2_dp2_z3", dict(ep=1)),
     ("autoep2_dp4_z3_bf16", dict(world=2)),
 ]
-# The same for re-cuts: where the ranks are no multiple, experts are on fewer.
+# The same for re-cuts: if the number of ranks is no multiple, experts are on fewer.
 MIXED = dict(world=4, ep=(4, 2, 2), stage=1)
 RECUTS = [
     ("moe_ep2_dp4_z2", dict(world=1, ep=1)),

@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Trains mixtures of experts with DeepSpeed and lets engines of other numbers
-# of ranks and expert-parallel ranks load what a mount makes of them: every
-# weight and every state must be that of the training processes.
+# Trains mixtures of experts with DeepSpeed and lets engines of other numbers of ranks and
+# expert-parallel ranks load them from a mount: every weight and every state must equal those of the
+# training processes.
 #
 #     UCFS_PYTHON=/venv/bin/python resume_experts.sh
 #

@@ -58,7 +58,7 @@ class Net(make_moe.SparseNet):
 
 
 class PlainMlp(nn.Module):
-    """AutoEP's layer with the names of its parameters, without DeepSpeed."""
+    """AutoEP's layer with its parameters' names, without DeepSpeed."""
 
     def __init__(self):
         super().__init__()

@@ -33,7 +33,7 @@ STEPS, MORE = 3, 6
 ROWS = 6
 OPTIONS = dict(lr=1e-2, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
 TOKENS = 6  # that both models have
-# Ranks that train, and what make_dcp_by_hand.Kinds takes.
+# Number of ranks that train, and arguments of make_dcp_by_hand.Kinds.
 KINDS = {"buffers": (1, False, True), "frozen": (1, True, False), "cut": (2, True, True)}
 
 

@@ -22,7 +22,7 @@ import deepspeed
 import parallel
 import resume
 
-# How many ranks of each kind.
+# Numbers of ranks of each kind.
 Ranks = collections.namedtuple("Ranks", "tp pp dp")
 Case = collections.namedtuple("Case", "name kind stage dtype before after")
 

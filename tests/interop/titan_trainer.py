@@ -40,7 +40,7 @@ losses = {}
 
 
 class Monitor:
-    """Stands in for statistics of a GPU's memory."""
+    """Replaces statistics of a GPU's memory."""
     device_name = "CPU"
 
     def get_peak_stats(self):

@@ -172,7 +172,7 @@ class Run:
         self.failures += 1
 
     def check_archive(self, path):
-        """What the file's pickle names, or None if it is no archive."""
+        """The globals that the file's pickle names, or None if the file is no archive."""
         try:
             with zipfile.ZipFile(path) as archive:
                 damaged = archive.testzip()
@@ -246,7 +246,7 @@ class Run:
     def check_case(self, good, mounts, name):
         tag, truth, shapes = read_digests(os.path.join(good,
                                                        name + ".digests"))
-        # A directory of Hugging Face's is no tag: its mount is the tree.
+        # A Hugging Face directory is no tag: its mount is the tree.
         tree = "" if tag in (None, ".") else tag + "_universal"
         zero = os.path.join(mounts, name, tree, "zero")
         todo = dict(truth)

@@ -1,14 +1,14 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Mounts every checkpoint of tests/good that can be served and has everybody
-# who reads .pt files read them: torch.load in each of its ways, Python's
-# zipfile, and unzip.  torch_load.py beside this file says what must hold.
+# Mounts every checkpoint of tests/good that can be served, and reads its .pt files with every
+# program that can: torch.load in each of its ways, Python's zipfile, and unzip.  torch_load.py
+# beside this file says what must hold.
 #
 #     torch_load.sh [CASE...]
 #
-# Python is $UCFS_PYTHON, or else the first of python3 and /usr/bin/python3
-# that has torch (Debian's python3-torch will do).
+# Python is $UCFS_PYTHON, or else the first of python3 and /usr/bin/python3 that has torch (Debian's
+# python3-torch will do).
 # shellcheck source=tests/interop/lib.sh
 . "$(dirname "$0")/lib.sh"
 

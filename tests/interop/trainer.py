@@ -58,14 +58,14 @@ def truth_of(tree, name, state):
 
 
 def link_states(engine):
-    """Let safe_get_full_optimizer_state find what was loaded: ZeRO-1 and 2
-    only link states after a step."""
+    """Let safe_get_full_optimizer_state find the loaded states: ZeRO-1 and 2 only link states
+    after a step."""
     if hasattr(engine.optimizer, "_lazy_init_hp_params_optimizer_state"):
         engine.optimizer._lazy_init_hp_params_optimizer_state()
 
 
 def compare(engine, tree):
-    """The names of the states that differ."""
+    """The names of different states."""
     wrong = []
     link_states(engine)
     for name, param in engine.module.named_parameters():

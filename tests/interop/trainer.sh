@@ -41,7 +41,7 @@ convert() {
 		--input_folder "$1" --output_folder "$2"
 }
 
-# The masters that zero_to_fp32 finds are those of the tree.
+# The masters of zero_to_fp32 equal those of the tree.
 to_fp32() {
 	"$UCFS_PYTHON" - "$1" "$2" <<-'END'
 		import sys, torch

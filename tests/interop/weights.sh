@@ -1,9 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Weights out of a mount, read by the programs that they are for (weights.py):
-# safetensors, torch, and transformers, whose loss on a fixed batch is that of the
-# run.  By hand:
+# Weights from a mount, read by the programs that use them (weights.py): safetensors, torch, and
+# transformers, whose loss on a fixed batch is that of the run.  By hand:
 #
 #     UCFS_PYTHON=/venv/bin/python weights.sh
 #
@@ -15,7 +14,7 @@ require_ucfs
 make_scratch mnt
 curves=$good/curves
 
-# What can be served, in one file and in several.
+# Supported options, for one file and for several.
 for options in hf_shard_size=5GB hf_shard_size=0.5KB; do
 	for name in $(cd "$good" && printf '%s\n' *.weights | sed 's/\.weights$//'); do
 		grep -qE '^(refuse|rules)' "$good/$name.digests" && continue

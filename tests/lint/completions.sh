@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# The completions of bash, zsh and fish offer what the programs' --help names, and of mount
-# options what the manual names, and nothing else.  Each shell is asked for the candidates of a line as a user would
+# The completions of bash, zsh and fish offer exactly the options in the programs' --help, and the
+# mount options in the manual.  Each shell is asked for the candidates of a line as a user would
 # have typed it.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../cases/lib.sh"
@@ -59,7 +59,7 @@ candidates_of_bash() {
 	done
 }
 
-# In an interactive zsh on a terminal of its own, compadd notes what it is given.
+# In an interactive zsh on its own terminal, compadd records its arguments.
 candidates_of_zsh() {
 	cat >"$tmp/ask.zsh" <<-'EOF'
 	# ask.zsh DIRECTORY-OF-COMPLETIONS FILE-OF-LINES DIRECTORY-OF-ANSWERS
@@ -104,7 +104,7 @@ candidates_of_fish() {
 	sed -i 's/\t.*//' "$tmp"/fish/*
 }
 
-# The lines to ask, and for each what candidates count and which they must be.
+# The lines to complete, with the candidates that count and the expected ones.
 lines=()
 kinds=()
 expected=()
@@ -114,7 +114,7 @@ ask() {
 	expected+=("$(sort -u <<<"$3")")
 }
 
-# uctrain's --help has those that are needed most.
+# uctrain's --help has the most important options.
 long_options_of() {
 	local help=--help
 	[ "$1" != uctrain ] || help=--help=all
@@ -125,7 +125,7 @@ commands_of() {
 	"$@" --help | sed -n 's/^  \([a-z]\+\) .*/\1/p'
 }
 
-# Those of the manual: ".It Cm uid Ns = Ns Ar number , Cm gid Ns = ...".
+# The options in the manual: ".It Cm uid Ns = Ns Ar number , Cm gid Ns = ...".
 mount_options() {
 	awk '
 	/^The mount options are:/ { list = 1 }
@@ -163,7 +163,7 @@ for program in "${programs[@]}"; do
 	done <<<"$values"
 done
 
-# count KIND <CANDIDATES: of the candidates those that count.
+# count KIND <CANDIDATES: prints the candidates that count.
 count() {
 	case $1 in
 	option) grep -oE -- '^--[a-z][a-z_-]*' ;;

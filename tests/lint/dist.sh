@@ -3,7 +3,7 @@
 # `make dist` packs every file of the repository.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../cases/lib.sh"
-# What is of the repository, not of the program.
+# Files of the repository that are not part of the program.
 not_packed='^(\.ci/.*|\.gitignore)$'
 
 require git

@@ -41,7 +41,7 @@ packages="autoconf automake gcc g++ make libc6-dev pkg-config libfuse3-dev
 	libcmocka-dev libopenmpi-dev openmpi-bin libdnnl-dev
 	fuse3 unzip rsync procps"
 
-# make_root SUITE: a root file system in $roots/SUITE, if there is none yet.
+# make_root SUITE: makes a root file system in $roots/SUITE unless it exists.
 make_root()
 {
 	local root=$roots/$1 components=main from=()
@@ -73,7 +73,7 @@ inside()
 		"$root" "$@"
 }
 
-# install_in SUITE PACKAGE...: those that the distribution has.
+# install_in SUITE PACKAGE...: installs those packages that the distribution has.
 install_in()
 {
 	local suite=$1 p have=()
@@ -85,8 +85,8 @@ install_in()
 	inside "$suite" apt-get -qq -y --no-install-recommends install "${have[@]}"
 }
 
-# make_wheel SUITE: in the build directory of the unpacked tree.  The libraries that are
-# linked in are those of Debian 12, which is supported for longer.
+# make_wheel SUITE: in the build directory of the unpacked tree.  The linked libraries are those of
+# Debian 12, which has longer support.
 make_wheel()
 {
 	install_in "$1" nasm perl dpkg-dev python3 ca-certificates || return
@@ -121,7 +121,7 @@ build_and_test()
 	if [ "$wheel" = yes ]; then
 		make_wheel "$suite" || return
 	else
-		# One after the other: each goal has a make of its own.
+		# One after the other, since each goal runs make by itself.
 		inside "$suite" make -s -j2 -C /build/ucfs/b all || return
 		inside "$suite" make -s -j2 -C /build/ucfs/b check-mountless || return
 	fi

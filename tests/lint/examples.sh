@@ -1,13 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# What README and the manuals tell a user to type works, and prints what they show.
+# The commands in README and the manuals work, and print the output shown there.
 #
-# Commands follow "$ " or "# ", in README's indented blocks and in the manuals'
-# literal ones; an output that is shown must have the same words, as far as "...".
-# Each command is run as it stands, but below a directory of the test instead of
-# /data, /mnt, /tmp and /elsewhere.  Trainings take all their steps, with a model of
-# 10 thousand parameters.  What cannot be run here is listed under `not_run`, with the
-# reason.  (Code in Python is run by tests/interop.)
+# Commands follow "$ " or "# ", in README's indented blocks and in the manuals' literal ones; an
+# output that is shown must have the same words, as far as "...".  Each command is run as it stands,
+# but below a directory of the test instead of /data, /mnt, /tmp and /elsewhere.  Trainings take all
+# their steps, with a model of 10 thousand parameters.  What cannot be run here is listed under
+# `not_run`, with the reason.  (Code in Python is run by tests/interop.)
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../cases/lib.sh"
 # shellcheck source=tests/cases/mpi.sh
@@ -81,7 +80,7 @@ exec '$(realpath "$top_builddir")/uctrain' "\$@" --n_layer 2 --n_head 2 --n_embd
 EOF
 chmod +x "$tmp/work/build/uctrain"
 export PATH=$tmp/work/build:$PATH
-# What the manuals take to be there.
+# Files that the manuals assume.
 echo '{"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2}' >"$tmp/work/ds.json"
 for ranks in 4 2; do
 	ln -s gpt2-dsuc_tp1_pp1_dp${ranks}_sp1 "$tmp/work/runs/gpt2_tp1_pp1_dp${ranks}_sp1"
@@ -124,7 +123,7 @@ words() {
 	tr -s ' \n' '\n\n' | grep -v '^\.\.\.$' | sort
 }
 
-# The output of the last command is what was shown for it.
+# Compare the output of the last command with the one shown.
 compare() {
 	[ -n "$shown" ] || return
 	case $shown in

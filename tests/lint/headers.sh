@@ -7,8 +7,8 @@ cd "${top_srcdir:-$(dirname "$0")/../..}" || exit 1
 
 cc=${CC:-cc}
 cppflags=${CPPFLAGS:-"-I. -D_GNU_SOURCE $(pkg-config --cflags fuse3)"}
-# VPATH builds pass directories relative to the build directory, so add our own.
-# Where CUDA's headers are missing, those of the emulation serve.
+# VPATH builds pass directories relative to the build directory, so add our own.  If CUDA's headers
+# are missing, use those of the emulation.
 cppflags="-I. -Itests/cudaemu $cppflags"
 
 # Without FUSE there is no fuse_lowlevel.h.

@@ -24,7 +24,7 @@ rooms=$(for column in ckpt fs gpu; do
 done
 echo cmd)
 
-# Every file in order: those of the rooms, then those of the top folders.
+# Every file in order: first those of the rooms, then those of the top folders.
 # shellcheck disable=SC2086 # our own names: no blanks
 listed=$(
 	echo ckpt/uckpt.h

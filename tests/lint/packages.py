@@ -45,7 +45,7 @@ class Ranges(http.server.SimpleHTTPRequestHandler):
 
 
 def serve():
-    """Starts a server of the run, and returns its address."""
+    """Start a server for the run, and return its address."""
     os.makedirs(os.path.dirname(CERTIFICATES), exist_ok=True)
     subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes",
                     "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1",

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Installs what is handed to others into the fresh roots of distributions, and
-# mounts there: the static programs, the Debian package and the wheel.
+# Installs the published packages into fresh roots of distributions, and mounts there: the static
+# programs, the Debian package and the wheel.
 #
 #   tests/lint/packages.sh [-d DIR] BUILD [SUITE...]
 #
@@ -10,10 +10,9 @@
 #   BUILD    the build directory in which `make static deb` was run, and
 #            `distros.sh -w bullseye`
 #
-# Without SUITE: bookworm, for which the packages were built, and bullseye and
-# trixie, which have an older and a newer libc, for the static programs and the
-# wheel.  Needs root, debootstrap and /dev/fuse.  Not part of `make check`: it
-# makes root file systems.
+# Without SUITE: bookworm, for which the packages were built, and bullseye and trixie, which have an
+# older and a newer libc, for the static programs and the wheel.  Needs root, debootstrap and
+# /dev/fuse.  Not part of `make check`: it makes root file systems.
 set -u
 top=$(cd "$(dirname "$0")/../.." && pwd)
 roots=/var/tmp/ucfs-roots
@@ -32,8 +31,8 @@ command -v debootstrap >/dev/null || { echo "packages.sh: no debootstrap" >&2; e
 [ -c /dev/fuse ] || { echo "packages.sh: no /dev/fuse" >&2; exit 77; }
 failed=0
 
-# What is tried in each root: does the ucfs that PATH has mount a checkpoint,
-# and does ucckpt say that the mount has the values of the checkpoint?
+# The test in each root: the ucfs in PATH must mount a checkpoint, and ucckpt must find the mount
+# equal to the checkpoint.
 cat >"$build/served.sh" <<'EOF'
 set -e
 tag=$(echo /good/z1_fp32_dp2/global_step*[0-9])
@@ -44,7 +43,7 @@ ls /mnt/ucfs/zero | grep -q .
 ucckpt diff --strict "$tag" /mnt/ucfs
 EOF
 
-# in_root ROOT COMMAND: with the checkpoints of the tests in /good.
+# in_root ROOT COMMAND: runs it with the tests' checkpoints in /good.
 in_root()
 {
 	# shellcheck disable=SC2016 # $0 and on are the inner shell's
@@ -60,8 +59,8 @@ in_root()
 		"${2:+$2:}/usr/sbin:/usr/bin:/sbin:/bin" "$3" "$top/tests/lint/packages.py"
 }
 
-# try SUITE WHAT PATH COMMAND: in a copy of the root, COMMAND installs, and
-# served.sh finds the programs first in PATH.
+# try SUITE WHAT PATH COMMAND: in a copy of the root, COMMAND installs, and served.sh finds the
+# programs first in PATH.
 try()
 {
 	local copy=$roots/$1.copy

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# The Python package is typed as py.typed promises, and so is what callers write.
+# The Python package is typed, as py.typed promises, and so are its callers' uses of it.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../cases/lib.sh"
 

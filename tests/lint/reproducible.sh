@@ -1,16 +1,16 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# What is built and packed is the same, byte for byte, wherever and whenever that is done:
-# here in the tree, and from two copies of it that differ in path, times, modes, umask and
-# time zone, and in how configure is called.
+# Builds and packages are the same, byte for byte, in any place and at any time: here in the tree,
+# and from two copies of it that differ in path, times, modes, umask and time zone, and in how
+# configure is called.
 #
-# `make check` compares a few objects, with what debuggers read, the archive of `make dist`,
-# and the wheel that has no programs.  By hand, in a build directory,
+# `make check` compares a few objects, with what debuggers read, the archive of `make dist`, and the
+# wheel that has no programs.  By hand, in a build directory,
 #
 #     top_srcdir=.. top_builddir=. CC=gcc ../tests/lint/reproducible.sh all
 #
-# builds and compares the library and the programs, without CUDA, which takes minutes.
-# Neither says anything of another compiler, or of other versions of libraries and tools.
+# builds and compares the library and the programs, without CUDA, which takes minutes.  Neither says
+# anything of another compiler, or of other versions of libraries and tools.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../cases/lib.sh"
 [ "${sanitize:-no}" = no ] || skip "it configures builds of its own: the sanitizers make no difference"
@@ -51,7 +51,7 @@ mkdir -p "${second%/*}"
 cp -R "$first" "$second"
 chmod -R go= "$second"
 find "$second" -exec touch -d 2001-02-03 {} +
-mkdir "$second/tests/interop/__pycache__" # left by those who ran what is there
+mkdir "$second/tests/interop/__pycache__" # left by running the scripts
 make_in "$first/build" ../configure
 umask 077
 export TZ=Asia/Tokyo

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# No script goes on without its temporary directory, and none removes below a variable
-# that may be empty: `rm -rf "$run/tag"` would remove /tag.
+# No script continues without its temporary directory, and none removes files below a variable that
+# may be empty: `rm -rf "$run/tag"` would remove /tag.
 set -u
 cd "${top_srcdir:-$(dirname "$0")/../..}" || exit 1
 
@@ -59,7 +59,7 @@ if [ -z "$wanted" ] || [ "$lines" != "$wanted" ]; then
 	exit 1
 fi
 
-# Those of a checkout or of an unpacked archive.
+# The folders of a checkout or of an unpacked archive.
 dirs=(bootstrap examples packaging tests)
 mapfile -t scripts < <({
 	find "${dirs[@]}" -name '*.sh'

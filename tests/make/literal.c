@@ -170,7 +170,7 @@ static const struct value *choose(struct mkpt *m, const struct value *in, const 
 	return value_find(in, key->str.p) ? key : mkpt_str(m, bar + 1);
 }
 
-/* What a key or an index stands for: its address, or NULL. */
+/* Find the address of the value under a key or an index, or NULL. */
 static struct value **find(struct value *in, const struct value *key)
 {
 	const struct value_seq *items = value_items(in);
@@ -215,7 +215,7 @@ static void append(struct mkpt *m, struct value *to, struct value *v)
 		mkpt_set_new(m, to, v->dict.v[i].key->str.p, v->dict.v[i].val);
 }
 
-/* The part of an object that has this name in the statement, or NULL. */
+/* The part of an object that the statement names next, or NULL. */
 static struct value *part(struct value *in, const char **s)
 {
 	if (take(s, ".pid"))
@@ -229,8 +229,7 @@ static struct value *part(struct value *in, const char **s)
 		       : in->obj->args;
 }
 
-/* Follow a path from `*in` on up to its last key, which is returned, or NULL if there is
- * none. */
+/* Follow a path from `*in` up to its last key, which is returned, or NULL if there is none. */
 static const struct value *follow(struct mkpt *m, struct value **in, const char **s)
 {
 	const char *at = *s;

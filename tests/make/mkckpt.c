@@ -58,7 +58,7 @@ uint32_t mkckpt_element(const struct mkckpt *c, size_t param, unsigned state, ui
 	return (uint32_t)(h >> 32);
 }
 
-/* A group of stages 1 and 2: which element of which parameter lies where. */
+/* A group of stages 1 and 2: the parameter's element at each position. */
 struct flat_group {
 	size_t *params; /* numbers, in flat order */
 	uint64_t *pad;  /* after each */

@@ -31,10 +31,9 @@ struct mkckpt_extra {
 };
 
 /*
- * A MoE layer: `n` experts, shared by `ep` ranks.  Its parameters are those
- * whose names begin with the prefix, as in the whole model
- * (ckpt/table/experts.h); a native expert's name contains its number.  Extras
- * can belong to a native expert, too.
+ * A MoE layer: `n` experts, shared by `ep` ranks.  Its parameters have names with the prefix, as in
+ * the whole model (ckpt/table/experts.h); a native expert's name contains its number.  Extras can
+ * belong to a native expert, too.
  */
 struct mkckpt_layer {
 	const char *prefix;
@@ -77,7 +76,7 @@ struct mkckpt {
 	 * one directory.  The degrees are recorded unless 0. */
 	unsigned mp, tp, pp;
 	unsigned mp_world; /* recorded, too; 0: tp * pp */
-	/* Elements that are not those of the seed, or NULL. */
+	/* Computes elements instead of the seed, or NULL. */
 	uint32_t (*element)(const struct mkckpt *c, size_t param,
 			    unsigned state, uint64_t i);
 
@@ -105,15 +104,13 @@ void mkckpt_write(const struct mkckpt *c, const char *dir);
 void mkckpt_path(const struct mkckpt *c, const char *dir, enum mkckpt_file kind,
 		 unsigned rank, char *out);
 
-/* Do all files of the plan hold the right elements?  If not, `why` says what is
- * wrong. */
+/* Do all files of the plan have the right elements?  If not, `why` gets the reason. */
 bool mkckpt_check(const struct mkckpt *c, struct plan *p, char *why,
 		  size_t why_len);
 
 /*
- * Create a directory in one of the process's own below $TMPDIR; remove it with
- * everything in it.  What a process has not removed, or has written beside it, goes
- * when the process ends, in whatever way.
+ * Create a directory in one of the process's own below $TMPDIR; remove it with everything in it.
+ * Anything left is removed when the process ends, even if it is killed.
  */
 char *mkckpt_new_dir(void);
 void mkckpt_free_dir(char *dir);
@@ -121,9 +118,8 @@ void mkckpt_free_dir(char *dir);
 /* Run shell commands in a directory.  One that fails aborts. */
 void mkckpt_shell(const char *dir, const char *commands);
 
-/* A checkpoint for tests that need nothing special: two ranks, three parameters
- * in two groups, of shapes that two ranks do not divide, and tensors of the
- * module. */
+/* A simple checkpoint: two ranks, three parameters in two groups, with shapes that two ranks
+ * cannot divide evenly, and tensors of the module. */
 struct mkckpt mkckpt_small(int stage);
 
 #endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Directories for tests.  A test may fail between making and removing one, or be
- * killed; what it leaves in /dev/shm takes memory until somebody finds it.  So all
- * directories of a process lie in one, which another process removes.
+ * Directories for tests.  A test may fail before it removes a directory, or be killed, and files in
+ * /dev/shm take memory.  So all directories of a process lie in one, which another process removes.
  */
 #include <fcntl.h>
 #include <ftw.h>
@@ -31,13 +30,13 @@ static void remove_all(const char *dir)
 	nftw(dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
-/* `end` is the end of a pipe whose other end is open as long as the test, or what
- * it has forked, lives. */
+/* `end` is the end of a pipe whose other end is open while the test, or a process that it has
+ * forked, lives. */
 static void remove_at(int end)
 {
 	char c;
 
-	/* What the test has open is closed when the test closes it. */
+	/* Close inherited descriptors, so that the test's own closing takes effect. */
 	for (int fd = 0; fd < 256; fd++)
 		if (fd != end)
 			close(fd);

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Experts of the checkpoints that tests make.  Which rank has which experts is
- * found by trying all ranks and experts; nothing is shared with
- * ckpt/table/partition.c and ckpt/table/experts.c.
+ * Experts of the checkpoints that tests make.  The experts of each rank are found by trying all
+ * ranks and experts; nothing is shared with ckpt/table/partition.c and ckpt/table/experts.c.
  */
 #include <limits.h>
 #include <stdio.h>

@@ -8,7 +8,7 @@
 
 #define MKCKPT_DS_VERSION "0.19.8"
 
-/* Say why a system call failed, and abort. */
+/* Print why a system call failed, and abort. */
 _Noreturn void mkckpt_die(const char *what);
 void *mkckpt_must(void *p);
 uint64_t mkckpt_numel(const uint64_t *shape, unsigned ndim);
@@ -28,16 +28,16 @@ struct value *mkckpt_extra_tensor(struct mkpt *m,
 				  const struct mkckpt_extra *e);
 
 /*
- * mkckpt_experts.c.  A rank's part of a group: parameters with the names and
- * shapes that they have there, partitioned over the ranks that have the same
- * ones.  Without experts that is the whole checkpoint.
+ * mkckpt_experts.c.  A rank's view of the model: parameters with their names and shapes on that
+ * rank, partitioned over the ranks that have the same ones.  Without experts it is the whole
+ * checkpoint.
  */
 struct mkckpt_view {
 	struct mkckpt c;
 	unsigned part; /* of the group, that the rank holds */
 	const struct mkckpt *whole;
 	unsigned ep;	 /* the expert-parallel rank */
-	size_t *params;	 /* of each of c's: its number in the whole */
+	size_t *params;	 /* for each of c's parameters, its number in the whole */
 };
 const struct mkckpt *mkckpt_view(struct mkckpt_view *v, struct mkpt *m,
 				 const struct mkckpt *c, size_t group,

@@ -125,7 +125,7 @@ struct value *mkckpt_model(struct mkpt *m, const struct mkckpt *c, unsigned rank
 	mkpt_set(m, root, "buffer_names", mkpt_list(m));
 	mkpt_set(m, root, "optimizer", mkpt_none(m));
 	mkpt_set(m, root, "param_shapes", param_shapes(m, c, rank));
-	/* None says in stages 2 and 3 that what is frozen was left out. */
+	/* In stages 2 and 3, None means that frozen parameters were left out. */
 	mkpt_set(m, root, "frozen_param_shapes", c->stage > 1 ? mkpt_dict(m) : mkpt_none(m));
 	mkpt_set(m, root, "shared_params", mkpt_dict(m));
 	mkpt_set(m, root, "global_steps", mkpt_int(m, 4));

@@ -14,7 +14,7 @@
 const char *const world_file_names[WORLD_FILES] = { "fp32", "exp_avg", "exp_avg_sq", "step" };
 #define STEP_FILE MKCKPT_STATES
 
-/* What the files of one model-parallel rank are made from. */
+/* Data for the files of one model-parallel rank. */
 struct rank {
 	const struct world *w;
 	unsigned tp, pp;
@@ -43,7 +43,7 @@ static uint64_t numel_of(const uint64_t *shape, unsigned ndim)
 	return n;
 }
 
-/* Small numbers: the means of some are exact, those of others are not. */
+/* Small numbers, so that some means are exact, and others are not. */
 static float whole_element(const struct world *w, const struct world_tensor *t, unsigned state,
 			   uint64_t i)
 {
@@ -80,7 +80,7 @@ static uint32_t rank_element(const struct mkckpt *c, size_t param, unsigned stat
 	return bits_of(t->stage == r->pp ? slice_element(r->w, t, r->tp, state, i) : -1.0f);
 }
 
-/* What the universal file must have. */
+/* The expected elements of a universal file. */
 static uint32_t param_extents_element(const struct world *w, const struct world_tensor *t,
 				      unsigned state, uint64_t i)
 {
@@ -224,7 +224,7 @@ static bool is_flat(const struct world *w)
 	return w->as.stage == 3 && w->tp == 1;
 }
 
-/* Stages 1 and 2 keep nothing of a parameter without elements. */
+/* Do stages 1 and 2 have a parameter, without elements, only in the module? */
 static bool only_module_has(const struct world *w, const struct world_tensor *t)
 {
 	return w->as.stage < 3 && t->numel == 0;
@@ -321,11 +321,11 @@ void world_file(const struct world *w, const struct world_tensor *t, size_t i, s
 	mkpt_done(&m);
 }
 
-/* Tensor-parallel rank 0 of the first stage that has it shows its own. */
+/* Tensor-parallel rank 0 of the first stage that has it provides it. */
 void world_extra_file(const struct world *w, const struct world_extra *e, struct bytebuf *out)
 {
 	const uint64_t n = numel_of(e->as.shape, e->as.ndim);
-	/* A float32 tensor remains the view that it was; others are cast. */
+	/* A float32 tensor remains a view with its storage; others are cast. */
 	const uint64_t spare = e->as.dtype == DTYPE_F32 ? e->as.spare : 0;
 	const uint64_t first = e->as.first + (uint64_t)e->stage * w->tp + (e->as.spare - spare);
 	float *v = must(calloc(n + 2 * spare + 1, sizeof(*v)));

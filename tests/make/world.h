@@ -57,10 +57,9 @@ struct world_extra {
 };
 
 /*
- * A model of which every element is known, whole and in each rank's slices.
- * The caller describes it, world_cut partitions it, and world_write writes it;
- * world_file then says what the universal files must be.  Nothing here knows
- * how slices are merged.
+ * A model of which every element is known, whole and in each rank's slices.  The caller describes
+ * it, world_cut partitions it, and world_write writes it; world_file then makes the expected
+ * universal files.  This module does not merge slices.
  */
 struct world {
 	unsigned tp, pp;
@@ -84,13 +83,13 @@ void world_write(const struct world *w, const char *dir);
 /* The universal_checkpoint_info of its model-states files. */
 struct value *world_info(struct mkpt *m, const struct world *w);
 
-/* A tensor's entry in it under parameter_with_sub_params: its shape, and with
- * `spelled`, as newer files write what older ones only counted. */
+/* A tensor's entry under parameter_with_sub_params: its shape, or with `spelled` the newer
+ * files' list of parts. */
 struct value *world_sub_param_shape(struct mkpt *m,
 				    const struct world_tensor *t, bool spelled);
 
-/* The names of the files of an optimizer's parameter: its states, then the
- * step.  world_nfiles: how many of them `t` has; 0 if it is not in the tree. */
+/* The names of the files of an optimizer's parameter: its states, then the step.  world_nfiles
+ * returns the number of files of `t`; 0 if it is not in the tree. */
 #define WORLD_FILES (MKCKPT_STATES + 1)
 extern const char *const world_file_names[WORLD_FILES];
 size_t world_nfiles(const struct world *w, const struct world_tensor *t);

@@ -91,8 +91,7 @@ static struct floats read_floats(const char *tree, const char *name,
 	return f;
 }
 
-/* Where Megatron has column `c` of c_attn: queries, keys, values, or those of each
- * head. */
+/* Megatron's row for column `c` of c_attn: queries, keys, values, or those of each head. */
 static uint64_t fused_row(uint64_t c)
 {
 	const uint64_t kind = c / width, in_kind = c % width;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ranks that wait for each other sleep.  Open MPI calls sched_yield while it waits, but
- * since Linux 6.6 that gives up no more than the rest of a slice: ranks that wait take
- * as much of the processors as those that they wait for, and as the tests beside them.
+ * Makes waiting ranks sleep.  Open MPI calls sched_yield while it waits, but since Linux 6.6 that
+ * only ends the current time slice: waiting ranks take as much processor time as working ones, and
+ * as other tests.
  */
 #include <sched.h>
 #include <time.h>

@@ -42,13 +42,13 @@ struct run {
 	struct zero zero;
 	struct loss_scaler scaler;
 	uint64_t step, skipped;
-	uint64_t loaded_rows; /* of the vocabulary, by the checkpoint */
+	uint64_t loaded_rows; /* rows of the vocabulary in the loaded checkpoint */
 	struct load_options load;
 	unsigned largest;    /* the largest file that may be written, in bytes; 0: any */
 	bool background;     /* save in the background of training ... */
-	unsigned more;       /* ... for so many steps */
+	unsigned more;       /* ... for this many steps */
 	bool killed;         /* stop in the middle of these */
-	bool apart;          /* on a device with memory of its own, by NCCL */
+	bool apart;          /* on a device with separate memory, by NCCL */
 	unsigned vocab_rows; /* unpadded vocabulary rows; 0: all */
 	bool padding;        /* has non-zero values */
 	char *name, *preset;
@@ -193,8 +193,8 @@ static float known_gradient(uint64_t step, uint64_t e)
 	return (float)((int)((e * 7 + step * 3) % 23) - 11) / 64;
 }
 
-/* The gradient of a parameter's elements, which begin at `start` in the whole model; of padding
- * it is 0. */
+/* The gradient of a parameter's elements, which begin at `start` in the whole model; 0 for
+ * padding. */
 static void set_gradient(const struct run *r, const struct gpt2_param *p, uint64_t start, float *x)
 {
 	uint64_t at, n;
@@ -237,7 +237,7 @@ static void add_gradients(struct run *r)
 		for (size_t i = unit->first; i < unit->first + unit->n; i++) {
 			const struct gpt2_param *p = &r->model.params[i];
 
-			/* Of the embedding one end of a pipeline has all. */
+			/* Only one end of a pipeline contributes the embedding. */
 			if (r->ranks.pipe.rank == 0 || p->number != GPT2_WTE)
 				set_gradient(r, p, start_of(r, p), x + p->start);
 		}
@@ -385,7 +385,7 @@ static void place(const struct gpt2_param *p, const struct fragment *f, const fl
 	}
 }
 
-/* The same for parameter `number` of the whole model, if no other rank does so. */
+/* The same for parameter `number` of the whole model, unless another rank does so. */
 static void place_number(struct run *r, size_t number, const float *part, float *whole)
 {
 	for (size_t i = 0; i < r->model.nparams; i++) {

@@ -300,8 +300,8 @@ static void train(struct topology *t, struct backend *b, const struct gpt2 *mode
 	check(c, z.memory.bytes == 0, "memory is given back");
 }
 
-/* Elements of the units that are in use at once: the embeddings, a block, between devices the
- * next one, and the last norm. */
+/* Number of elements in units used at once: the embeddings, a block, between devices the next
+ * one, and the last norm. */
 static uint64_t in_use(const struct gpt2 *m, const struct comm *c, const struct backend *b)
 {
 	const bool direct = c->size > 1 && strncmp(b->device, "gpu", 3) == 0 && b->device[3];
@@ -310,7 +310,7 @@ static uint64_t in_use(const struct gpt2 *m, const struct comm *c, const struct 
 	       m->units[m->nunits - 1].numel;
 }
 
-/* Memory of a rank in bytes per parameter, and per parameter in use at once. */
+/* Memory of a rank in bytes per parameter, and per parameter used at once. */
 static void memory(struct topology *t, struct backend *b)
 {
 	static const struct {

@@ -90,7 +90,7 @@ struct queue {
 
 struct backend_event {
 	struct queue *q;
-	size_t at; /* what must be done of it */
+	size_t at; /* number of bytes that must be done */
 };
 
 static struct queue queues[BACKEND_QUEUES];

@@ -20,7 +20,7 @@ void *apart_memory(const void *p);
 /* How often host memory was allocated from it. */
 unsigned apart_host_asked(void);
 
-/* Execute what a queue of the device, by its native object, has been given. */
+/* Do all queued operations of a queue of the device, given by its native object. */
 void apart_finish(void *native_queue);
 
 /* Copies that are queued and not yet executed. */

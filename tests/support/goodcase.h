@@ -44,14 +44,14 @@ void hex_digest(const void *bytes, size_t len, char out[GOOD_HEX_LEN + 1]);
 /* As realloc, but ends the test if there is no memory. */
 void *xrealloc(void *p, size_t size);
 
-/* The results of a case; what a test knows about it begins with them. */
+/* The results of a case; a test's own struct begins with them. */
 struct good_tally {
 	const char *name; /* of the case */
 	unsigned failures;
 	unsigned checks;
 };
 
-/* Print what is wrong with a case, and count it. */
+/* Print a failure of a case, and count it. */
 void good_fail(struct good_tally *t, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 

@@ -204,7 +204,7 @@ static void linear(struct side *s, const struct shape *h)
 	void *const w = side_act(s, ic * oc, 0.5f);
 	void *const out = side_act(s, rows * oc, 1);
 	void *const pre = h->how == GELU ? side_act(s, rows * oc, NAN) : NULL;
-	/* What `in` was made of. */
+	/* The input of the activation. */
 	void *const in_pre = h->how == GELU ? side_act(s, rows * ic, 2) : NULL;
 	void *const din = side_act(s, rows * ic, NAN);
 	const float old = h->fresh ? NAN : 1;

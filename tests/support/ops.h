@@ -9,7 +9,7 @@
 struct shape {
 	size_t n[4];
 	float drop;
-	unsigned how; /* what the operation makes of it */
+	unsigned how; /* meaning depends on the operation */
 	bool fresh;   /* gradients are stored, not added: they start as NaN, too */
 };
 

@@ -13,8 +13,8 @@ __attribute__((format(printf, 2, 3))) void realfiles_glob(glob_t *g,
 /* All .pt files of the reference checkpoints. */
 #define REALFILES_PT "tests/good/*/*/*.pt"
 
-/* The first line of the file `path`, which says how another one is refused; `path`
- * becomes that of the other, without ".expect" at its end.  The caller frees. */
+/* The first line of the file `path`, which is the expected message for another one; `path`
+ * becomes that file's name, without ".expect".  The caller frees the line. */
 char *realfiles_expect(char *path);
 
 #endif

@@ -40,7 +40,7 @@ struct element {
 	uint64_t index;
 };
 
-/* Does it satisfy what gather.c relies on? */
+/* Check the invariants that gather.c relies on. */
 void slices_check_invariants(const struct slices *l, const struct geometry *g);
 
 /* Every element of the output; free() it. */

@@ -15,9 +15,8 @@ struct plan_options;
 #define WALK_BROKEN (-EUCLEAN)
 
 /*
- * Do what a file manager and a careful reader would do with a planned tree:
- * list it, look every entry up, stat it, read every file from end to end and
- * in pieces.  Returns the first error with its message.
+ * Use a planned tree like a file manager and a careful reader: list it, look up and stat every
+ * entry, read every file from end to end and in pieces.  Returns the first error with its message.
  */
 int walk_plan(struct plan *p, struct errmsg *err);
 
@@ -31,8 +30,8 @@ int walk_views(struct plan *universal, struct errmsg *err);
  * broken. */
 void walk_directory(const char *dir, const struct plan_options *options);
 
-/* Read a whole file of a tree: a node, or a name in a directory.  The caller frees it, which
- * has room for one byte more.  NULL with an error. */
+/* Read a whole file of a tree: a node, or a name in a directory.  The caller frees the bytes, of
+ * which one more is allocated.  NULL with an error. */
 uint8_t *walk_read_node(struct plan *p, uint64_t node, uint64_t *size, struct errmsg *err);
 uint8_t *walk_read(struct plan *p, uint64_t dir, const char *name, uint64_t *size,
 		   struct errmsg *err);

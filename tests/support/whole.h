@@ -18,7 +18,7 @@ struct whole {
 	struct network *net;
 	float *weights, *grads;
 	int32_t *tokens; /* batch * seq, for the caller to fill in */
-	int32_t *ints;   /* what the network makes of them */
+	int32_t *ints;   /* the network's integers */
 	size_t batch, seq;
 	unsigned acquired; /* and not released */
 };
@@ -28,7 +28,7 @@ int whole_init(struct whole *w, const struct gpt2_config *c, size_t batch, size_
 	       enum dtype dtype, unsigned threads, struct errmsg *err);
 void whole_done(struct whole *w);
 
-/* network_train of the tokens, with gradients and without. */
+/* network_train with the tokens, with gradients and without. */
 int whole_train(struct whole *w, float scale, uint64_t seed, double *loss, struct errmsg *err);
 int whole_evaluate(struct whole *w, double *loss, struct errmsg *err);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The commands as functions: they tell their caller what they find, stop when it says so,
- * and print nothing. */
+/* The commands as functions: they report to their caller, stop at its request, and print
+ * nothing. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -64,7 +64,7 @@ static void tear_down(struct fixture *f)
 	mkckpt_free_dir(f->dir);
 }
 
-/* The commands, each of a source. */
+/* The commands, each with one source. */
 
 static int info(struct fixture *f, const char *source)
 {
@@ -99,7 +99,7 @@ static int unpack(struct fixture *f, const char *source)
 static const struct command {
 	const char *name;
 	int (*run)(struct fixture *f, const char *source);
-	const char *reports; /* what is in its report of a whole checkpoint; NULL: none */
+	const char *reports; /* text in its report of a whole checkpoint; NULL: none */
 	bool works; /* reports progress */
 } commands[] = {
 	{ "info", info, "\"whole\":\ttrue", false },

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The library finds, lists and reads what a mount of a run would show; whatever a caller
- * passes, it answers with an error and no crash. */
+/* The library finds, lists and reads the files that a mount of a run would show; wrong arguments
+ * of any kind cause errors, not crashes. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -184,7 +184,7 @@ static void map_many(struct uckpt_file *file, size_t step)
 	uckpt_map_free(map[0], true);
 }
 
-/* Also of files that are computed, and of the run's. */
+/* Also for computed files, and for files of the run. */
 static void any_number_of_pieces_is_mapped(void **state)
 {
 	static const char *const paths[] = {
@@ -405,7 +405,7 @@ static void use_node(struct fixture *f, uint64_t node)
 	}
 }
 
-/* Nodes of every kind and their neighbours, and what is no node. */
+/* Nodes of every kind and their neighbours, and numbers that are no nodes. */
 static void any_number_is_a_node_or_an_error(void **state)
 {
 	struct fixture f;

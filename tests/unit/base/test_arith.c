@@ -108,7 +108,7 @@ static void results_are_those_of_torch(void **state)
 	assert_true(lines > 1000);
 }
 
-/* What is computed in no tensor's type is not guessed. */
+/* Arithmetic in unknown types is refused. */
 static void integers_are_not_known(void **state)
 {
 	assert_true(arith_knows(DTYPE_F16));

@@ -60,7 +60,7 @@ static void what_cannot_be_had_changes_nothing(void **state)
 	free(v);
 }
 
-/* AddressSanitizer notices what is written past the end of each allocation. */
+/* AddressSanitizer notices writes past the end of each allocation. */
 static void arenas_are_exact_where_overflows_are_seen(void **state)
 {
 	struct arena a = { 0 };

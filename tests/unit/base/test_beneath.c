@@ -37,7 +37,7 @@ static void link_to(const char *text, const char *name)
 	assert_int_equal(symlink(text, name), 0);
 }
 
-/* A root whose links may lead out, below a directory that is shut. */
+/* A root whose links may lead out, below a directory that others cannot search. */
 static void make_following(void)
 {
 	struct errmsg err = { "" };
@@ -110,7 +110,7 @@ static int tear_down(void **state)
 	return system(command);
 }
 
-/* The first byte of a file of the run, or a negative errno. */
+/* Return the first byte of a file of the run, or a negative errno. */
 static int first_byte(const char *name, bool plain)
 {
 	char path[2 * PATH_MAX], c;
@@ -178,7 +178,7 @@ static void directories_on_the_way_count(void **state)
 	assert_int_equal(ancestors.mode, 0444);
 }
 
-/* Rows of the root whose links may lead out of it. */
+/* Paths in the root whose links may lead out of it. */
 static const struct {
 	const char *name;
 	int any, plain; /* as in `rows` */
@@ -187,7 +187,7 @@ static const struct {
 	{ "file", 'i', 'i', 0444 },
 	{ "tag/up", 'i', -ELOOP, 0444 },
 	{ "absolute_open", 'o', -ELOOP, 0444 },
-	/* The directory above the root is shut to others. */
+	/* Other users cannot search the directory above the root. */
 	{ "out", 'o', -ELOOP, 0440 },
 	{ "shut", 'o', -ELOOP, 0400 },
 	{ "tag/dir/file", 'o', -ELOOP, 0400 },

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Conversions to float32, compared with arithmetic that shares nothing with
- * them: the definition of a 16-bit number, by ldexp.
+ * Conversions to float32, compared with an independent computation: the definition of a 16-bit
+ * number, by ldexp.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -106,8 +106,8 @@ static void every_odd_float8_is_exact(void **state)
 		}
 }
 
-/* NaNs keep their payload where float32 has room for it; processors make those
- * of float16 quiet.  torch's are the same. */
+/* NaNs keep their payload if float32 has room for it; processors make float16's quiet, as torch
+ * does. */
 static void payloads_of_nans_survive(void **state)
 {
 	static const struct {

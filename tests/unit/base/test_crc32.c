@@ -121,7 +121,7 @@ static void zeros_are_summed_without_being_read(void **state)
 	for (size_t i = 0; i < COUNT(lens); i++)
 		assert_int_equal(crc32_zeros(lens[i]),
 				 crc32(0, zeros, (unsigned)lens[i]));
-	/* 2^40 of them, by powers of the matrix that a byte is. */
+	/* 2^40 zeros, by powers of the matrix for one byte. */
 	assert_int_equal(crc32_zeros(UINT64_C(1) << 40), 0xd968558);
 	free(zeros);
 }

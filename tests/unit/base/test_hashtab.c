@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A table finds what was added to it, and nothing else. */
+/* A table finds exactly the added numbers. */
 #include "ckpt/base/array.h"
 #include "tests/support/unit.h"
 
@@ -31,7 +31,7 @@ static void a_hash_may_have_several_numbers(void **state)
 	assert_false(hashtab_next(&t, 7, &pos, &number));
 	for (uint32_t i = 0; i < 300; i++) {
 		assert_true(hashtab_add(&t, 7, i));
-		assert_true(hashtab_add(&t, 8, i)); /* in the way of the others */
+		assert_true(hashtab_add(&t, 8, i)); /* collides with the others */
 	}
 	for (pos = 0; hashtab_next(&t, 7, &pos, &number); seen++)
 		assert_true(number < 300);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is shown of long work on a terminal. */
+/* The line on a terminal that shows the progress of long work. */
 #include "ckpt/base/array.h"
 #include "ckpt/base/meter.h"
 #include "tests/support/unit.h"

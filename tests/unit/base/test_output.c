@@ -202,7 +202,7 @@ static char *tmp_of(struct output *o, enum output_kind kind)
 	return strdup(o->tmp);
 }
 
-/* Begin "kept" again: is what was kept taken over? */
+/* Does beginning "kept" again take over the kept directory? */
 static bool takes_over(enum output_kind kind, const char *kept)
 {
 	struct output o;
@@ -309,7 +309,7 @@ int mkdir(const char *path, mode_t mode)
 	return rc;
 }
 
-/* Another user of the parent may be quick. */
+/* Another user of the parent may replace it first. */
 static void nothing_is_written_through_a_link(void **state)
 {
 	struct errmsg err = { "" };

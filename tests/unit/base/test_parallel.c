@@ -140,8 +140,7 @@ static int note_thread(void *ctx, size_t i, struct errmsg *err)
 	return 0;
 }
 
-/* Many short loops do not start a thread each: those that loops before have left come in
- * turn. */
+/* Many short loops do not start a thread each: threads of earlier loops are reused. */
 static void threads_are_used_again(void **state)
 {
 	struct {
@@ -200,7 +199,7 @@ static void who_waits_is_not_alone(void **state)
 	assert_int_equal(parallel_far(0, 1, wait_a_little, &c, &err), 0);
 }
 
-/* Items whose middle step is taken in order. */
+/* Items whose middle steps must be in order. */
 struct seen {
 	struct turns turns;
 	atomic_uint worked[ITEMS], finished[ITEMS];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Access to what is made from several files: for every user and group that a
- * row names, nobody gets more than each of the files grants.
+ * Access to a file that is made from several files: for every user and group in a row, nobody gets
+ * more access than each of the files grants.
  */
 #include <unistd.h>
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The pickle machine: what each opcode builds, what is refused, and with which
- * message. */
+/* The pickle machine: the objects of each opcode, and the messages of refusals. */
 #include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -244,7 +243,7 @@ static void each_opcode_builds_its_value(void **state)
 		{ BYTES("N(K\x01K\x02"
 			"1."),
 		  "None" },
-		/* What follows STOP belongs to another pickle. */
+		/* Bytes after STOP belong to another pickle. */
 		{ BYTES("N.garbage"), "None" },
 	};
 

@@ -156,8 +156,8 @@ static void fill_ops(const struct bytebuf *b, char *out)
 	*out = '\0';
 }
 
-/* Python's pickle.dumps says so: an exact dict of a multiple of 1000 items
- * ends with an empty batch, an iterated one's lone last item has no mark. */
+/* As Python's pickle.dumps: an exact dict of a multiple of 1000 items ends with an empty batch,
+ * an iterated one's lone last item has no mark. */
 static void containers_are_filled_in_batches_of_1000(void **state)
 {
 	static const struct {

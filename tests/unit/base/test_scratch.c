@@ -26,7 +26,7 @@ static void what_is_taken_within_is_apart_and_stays(void **state)
 	static const size_t lens[] = { 64, 1 << 20, 8, 4096 };
 	uint8_t *p[4];
 
-	/* In the second round some are larger than what is kept. */
+	/* In the second round some buffers are larger than the kept ones. */
 	for (size_t factor = 1; factor <= 3; factor += 2) {
 		for (size_t i = 0; i < 4; i++) {
 			p[i] = scratch_take(factor * lens[i]);

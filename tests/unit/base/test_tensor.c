@@ -302,7 +302,7 @@ static void types_without_a_storage_class_are_read(void **state)
 	mkpt_done(&m);
 }
 
-/* What torch computes when such a view is read is not in the storage. */
+/* torch computes the values of such views when they are read; the storage does not have them. */
 static void lazy_views_are_refused(void **state)
 {
 	static const char *const words[] = { "conj", "neg", "else" };
@@ -363,7 +363,7 @@ static void views_must_lie_within_their_storage(void **state)
 		{ 0, 0, 0, { 0 }, { 0 }, "element 0 of a storage of 0" },
 		{ 1, 1, 0, { 0 }, { 0 }, "element 1" },
 		{ 0, 0, 1, { 0 }, { 1 }, NULL },
-		/* torch does not mind where a view of nothing is */
+		/* torch accepts any offset of an empty view */
 		{ 0, 99, 2, { 3, 0 }, { 1, 1 }, NULL },
 		/* broadcast: one element, looked at often */
 		{ 1, 0, 2, { 100, 100 }, { 0, 0 }, NULL },

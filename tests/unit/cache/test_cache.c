@@ -95,7 +95,7 @@ static void each_byte_is_read_once(void **state)
 
 	cache_set_limit(test_context(), 64 * MIB, 0, false);
 	assert_int_equal(cache_prefetch(c, 1, 1000, 5 * MIB, WANT_NEXT), 5 * MIB);
-	/* What is wanted already is not wanted again. */
+	/* Queued bytes are not queued again. */
 	assert_int_equal(cache_prefetch(c, 1, 0, 6 * MIB, WANT_NEXT), 6 * MIB);
 	for (uint64_t at = 0; at < 6 * MIB; at += 12345)
 		assert_reads(c, 1, at, at + 12345 < 6 * MIB ? 12345 : (size_t)(6 * MIB - at));
@@ -175,7 +175,7 @@ static void memory_is_bounded(void **state)
 	assert_int_equal(cache_bytes(test_context()), 0);
 }
 
-/* Whatever others have wanted. */
+/* Regardless of prefetching by others. */
 static void what_was_read_last_is_there_again(void **state)
 {
 	struct store s = { 0 };
@@ -272,7 +272,7 @@ static void a_file_that_is_read_again_has_memory_of_its_own(void **state)
 		assert_int_equal(cache_prefetch(c, 0, at, MIB, WANT_LATER), MIB);
 		assert_reads(c, 0, at, MIB);
 	}
-	/* Others can be read ahead meanwhile, but of another there is room for a part. */
+	/* Other bytes can be prefetched meanwhile, but only a part of them fits. */
 	assert_int_equal(cache_prefetch(c, 1, 0, 4 * MIB, WANT_NEXT), 4 * MIB);
 	assert_int_equal(cache_prefetch(c, 2, 0, 20 * MIB, WANT_LATER), 0);
 	assert_true(cache_bytes(test_context()) <= 28 * MIB);
@@ -299,7 +299,7 @@ static void the_least_recently_used_of_kept_blocks_goes(void **state)
 	struct store s = { 0 };
 	struct cache *c = new_cache(NULL, &s);
 
-	/* Also if nothing is read ahead; each takes a little more than its bytes. */
+	/* Also without read-ahead; each block takes a little more than its bytes. */
 	cache_set_limit(test_context(), 0, 0, false);
 	for (uint64_t i = 0; i < 63; i++)
 		use_block(c, i);
@@ -379,7 +379,8 @@ static void *use_in_thread(void *c)
 	return NULL;
 }
 
-/* A reader that waits for another's block is woken though threads have begun meanwhile. */
+/* A reader that waits for another reader's block is woken although threads have started
+ * meanwhile. */
 static void the_first_threads_begin_while_readers_wait(void **state)
 {
 	struct store s = { .stopped = true };
@@ -504,8 +505,7 @@ static void many_readers_at_once(void **state)
 	cache_free(c);
 }
 
-/* A store that gives each request its own latency up to `most` at once, and has no
- * more than that. */
+/* A store with a constant latency per request, and a limit of parallel requests, `most`. */
 static void the_width_finds_what_the_store_has(void **state)
 {
 	static const struct {
@@ -543,7 +543,7 @@ static void a_store_is_far_if_it_lets_us_sleep(void **state)
 		usleep(2000);
 		latency_end(&f, &q);
 	}
-	/* The first may be of a store that is near. */
+	/* The first slow request may be of a near store. */
 	assert_true(latency_is_high(&f));
 	latency_begin(&f, &q, MIB);
 	latency_end(&f, &q);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reference checkpoints are whole, and check says of each form whether convert can write it, or
- * why not. */
+/* Reference checkpoints are whole, and check agrees with convert on which forms can be written,
+ * with the reason if not. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,8 +13,8 @@
 #include "tests/support/realfiles.h"
 #include "tests/support/unit.h"
 
-/* No output can be made here: convert fails once it has asked all that it asks before it
- * writes.  (cases/ucckpt/convert.sh has the output of each form.) */
+/* No output can be made here, so convert fails after all its checks.  (cases/ucckpt/convert.sh
+ * has the output of each form.) */
 #define NOWHERE "/dev/null/out"
 
 static void take(void *arg, const char *text, size_t len)
@@ -22,7 +22,7 @@ static void take(void *arg, const char *text, size_t len)
 	bytebuf_add(arg, text, len);
 }
 
-/* What check reports of a checkpoint, tensors included. */
+/* The report of check on a checkpoint, including tensors. */
 static char *check(const char *source)
 {
 	struct bytebuf report = { 0 };

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An interrupted conversion goes on, but only with files that it wrote, and that are on the
- * disk. */
+/* An interrupted conversion is resumed, but only with its own files that were synced. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -20,7 +19,7 @@
 
 #define LEFT ".out.tmp-abcdef" /* a temporary directory of out */
 
-static int failing; /* so many calls of syncfs */
+static int failing; /* number of syncfs calls that fail */
 static bool full; /* the disk, at the next fsync */
 
 /* The system reports a failed write-back once. */
@@ -185,7 +184,7 @@ static void what_has_no_journal_is_not_ours(void **state)
 	}
 }
 
-/* A shard's ctime tells that it was written to, though its mtime was put back. */
+/* A shard's ctime shows that it was written to, although its mtime was set back. */
 static void a_tree_of_changed_shards_is_begun_anew(void **state)
 {
 	struct fixture f;

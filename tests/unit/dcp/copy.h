@@ -13,7 +13,7 @@
 #include "tests/support/context.h"
 #include "tests/support/unit.h"
 
-/* What ZeRO has of a checkpoint: model states, and an optimizer's shard unless it is refused. */
+/* The files that ZeRO would have: model states, and an optimizer's shard unless it is refused. */
 #define COPY_FILES 2
 
 /* A copy of a real checkpoint, whose metadata can be changed. */
@@ -23,7 +23,7 @@ struct copy {
 	struct arena a;
 	struct value *metadata; /* its attributes, before a change */
 	struct value *root;
-	struct bytebuf files[COPY_FILES]; /* what it shows, unchanged */
+	struct bytebuf files[COPY_FILES]; /* its files, unchanged */
 };
 
 /* For cmocka_run_group_tests: the copy is the state of each test. */
@@ -42,7 +42,7 @@ void copy_write(const struct copy *c, const void *p, size_t len);
 void copy_reset(struct copy *c);
 void copy_commit(struct copy *c);
 
-/* The attributes of what storage_data has of the first chunk of an entry. */
+/* The attributes of the first chunk of an entry in storage_data. */
 struct value *copy_info(const struct copy *c, const char *key);
 
 /* Open the checkpoint: 0, or a refusal with its message. */

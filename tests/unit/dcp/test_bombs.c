@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Metadata that makes much of few bytes, by sharing what it says once, is refused, and what
- * follows the pickle is not read.
+ * Metadata that expands a few shared bytes to much memory is refused, and nothing after the pickle
+ * is read.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -198,7 +198,7 @@ static const struct bomb {
 	void (*put)(struct bytebuf *b);
 	int rc;
 	const char *words;
-	uint64_t hole; /* bytes of the file, most of which nobody wrote */
+	uint64_t hole; /* bytes of the file, most of which are a hole */
 } bombs[] = {
 	{ "no grid", no_grid, -E2BIG, "w0: 2002 chunks in no grid", 0 },
 	{ "many chunks", many_chunks, -E2BIG, "describes too much for its size", 0 },

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which of several dicts is the model: a table of paths, in each order of the dicts, and the
- * dict that is chosen, or the reason why none is.
+ * The choice of the model among several dicts: a table of paths, in each order of the dicts, and
+ * the dict that is chosen, or the reason why none is.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -26,8 +26,8 @@ static const struct row {
 	const char *dicts[DICTS]; /* paths with dots; "." is the outermost */
 	const char *optimizer;    /* its path, or NULL */
 	const char *wanted;       /* the option, or NULL */
-	const char *expected;     /* the dict that is chosen, with what its names begin with, or
-				   * what the refusal says */
+	const char *expected;     /* the chosen dict, with the prefix of its names, or a part of
+	                           * the refusal */
 	const char *note;         /* a part of the notes, "" for none */
 } table[] = {
 	/* By name, anywhere in the path. */
@@ -47,12 +47,12 @@ static const struct row {
 	{ { "ema", "." }, "o", NULL, ".", "not shown: ema" },
 	{ { "ema" }, "o", NULL, "ema", "" },
 	{ { "model" }, NULL, NULL, "model", "" },
-	/* By what the optimizer has. */
+	/* By the optimizer's parameters. */
 	{ { "model-", "ema" }, "o", NULL, "ema", "not shown: model" },
 	{ { "model?", "x" }, "o", NULL, "x", "not shown: model" },
 	{ { "a+", "b-" }, "o", NULL, "a", "not shown: b" },
 	{ { "model~", "backbone" }, NULL, NULL, "backbone", "" },
-	/* By what lies beside it. */
+	/* By the neighbours of a dict. */
 	{ { "b.weights", "a.weights" }, "a.optim", NULL, "a.weights", "b.weights" },
 	/* By the names in it. */
 	{ { ".:ema.", ".:model." }, "o", NULL, ".:model.", "not shown: ema (" },

@@ -91,7 +91,7 @@ static void test_places(void **state)
 
 #define PIECES 40
 
-/* A box that is cut into others, by planes through one box at a time. */
+/* A box that is cut by planes, one box at a time. */
 struct cut {
 	struct dcp_entry t;
 	struct dcp_chunk c[PIECES];
@@ -121,7 +121,7 @@ static void cut_piece(struct cut *x, size_t i, unsigned d, uint64_t at)
 	count(x, n);
 }
 
-/* A grid, whose rows are cut alike, or pieces in no order. */
+/* A grid, whose rows are cut alike, or irregular pieces. */
 static void cut_up(struct cut *x, bool grid)
 {
 	const unsigned cuts = (unsigned)draw(4);

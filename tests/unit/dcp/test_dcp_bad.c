@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Metadata that is damaged or lies: what contradicts itself, the files or the records, or is
- * not a model with its optimizer, is refused with a message that names the file and the
- * cause; thousands of random changes give the right bytes or a refusal.  Nothing in a pickle
- * is executed.
+ * Damaged or false metadata: if it contradicts itself, the files or the records, or is not a model
+ * with its optimizer, it is refused with a message that names the file and the cause; thousands of
+ * random changes give the right bytes or a refusal.  Nothing in a pickle is executed.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -49,7 +48,7 @@ static void set_text(struct copy *c, struct value *of, const char *key, const ch
 	value_put(&c->a, of, key, value_new_str(&c->a, text));
 }
 
-/* What a pickle calls when it is loaded. */
+/* The call that a pickle would make when loaded. */
 static struct value *call(struct copy *c, const char *module, const char *name)
 {
 	struct value *args = value_new(&c->a, VALUE_TUPLE);
@@ -70,7 +69,7 @@ static void lose_data(struct copy *c)
 
 static void grow_chunk(struct copy *c)
 {
-	/* Of its own: the sizes of chunks are shared. */
+	/* A new list: the sizes of chunks are shared. */
 	struct value *sizes = value_new(&c->a, VALUE_TUPLE);
 
 	value_append(&c->a, sizes, value_new_int(&c->a, 17));
@@ -215,7 +214,7 @@ static void swap_states(struct copy *c)
 	move(c, "optim.state.transformer.wpe.weight.exp_avg", 2, "transformer.ln_f.bias");
 }
 
-/* Name the steps otherwise, and give them a type of which no value is known. */
+/* Give the steps another name, and a type whose values are unknown. */
 static void odd_scalars(struct copy *c)
 {
 	const struct value_dict *d = value_find_pairs(c->metadata, "planner_data");
@@ -325,7 +324,7 @@ static void test_optimizer_refused(void **state)
 		bytebuf_done(&files[i]);
 }
 
-/* What nothing needs may be anything. */
+/* Unused entries may be anything. */
 static void test_ignored(void **state)
 {
 	struct copy *c = *state;
@@ -355,8 +354,7 @@ static void write_mutant(const struct copy *c, uint64_t seed)
 	free(b);
 }
 
-/* Change a number of what says where the data is.  It does not become 0, where another record
- * begins, which may be of the same form. */
+/* Change a number about the place of data, but not to 0, where a similar record may begin. */
 static void mutate_number(struct copy *c, uint64_t seed)
 {
 	static const int64_t others[] = { 1, -1, 7, 8, 16, INT32_MAX, INT64_MAX, INT64_MIN };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is unusual in a distributed checkpoint, but not wrong, is read and reported. */
+/* Unusual but valid distributed checkpoints are read, and reported. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,7 +47,7 @@ static void keep_text(void *arg, const char *text)
 	strcat(arg, text);
 }
 
-/* What is said of a checkpoint. */
+/* Get the warnings about a checkpoint. */
 static void read_warnings(const struct checkpoint *c, char out[4096])
 {
 	*out = '\0';

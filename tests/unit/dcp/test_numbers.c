@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which tensors are the parameters of an optimizer that has numbers for them: a table of
- * shapes. */
+/* Matching numbered parameters of an optimizer with tensors: a table of shapes. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +22,7 @@
 static const struct row {
 	const char *model;
 	const char *groups[GROUPS_MAX];
-	const char *expected; /* places of the parameters, or a part of the message */
+	const char *expected; /* numbers of the tensors, or a part of the message */
 } table[] = {
 	{ "abc", { "abc" }, "012" },
 	{ "aaa", { "aaa" }, "012" },

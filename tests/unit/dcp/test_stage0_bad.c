@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Checkpoints without ZeRO, damaged in one place, or in which nothing tells which number
- * is which parameter's: each is refused with a message that names the file and the cause, or
- * its optimizer is, and weights are served.
+ * Checkpoints without ZeRO that are damaged in one place, or whose numbers cannot be matched with
+ * parameters: either the checkpoint is refused, with a message that names the file and the cause,
+ * or only its optimizer is, and weights are served.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -381,7 +381,7 @@ static void a_negative_rank_has_no_layer(void **state)
 	mkckpt_free_dir(dir);
 }
 
-/* A topology may have axes that are not told apart here. */
+/* A topology may have further axes, which are not distinguished here. */
 static void a_layer_has_one_file(void **state)
 {
 	static const char own[] = "layer_05-model_states.pt";
@@ -402,8 +402,8 @@ static void a_layer_has_one_file(void **state)
 	mkckpt_free_dir(dir);
 }
 
-/* Replace a value by another, a number, another kind, or what it is in itself; or leave
- * out its last entries. */
+/* Replace a value by another value, a number, another kind, or a value inside it; or leave out
+ * its last entries. */
 static void mutate_value(struct value *v, const struct mutate_nodes *all, uint64_t seed)
 {
 	static const struct value others[] = {
@@ -436,7 +436,7 @@ static void mutate_value(struct value *v, const struct mutate_nodes *all, uint64
 	}
 }
 
-/* Change a value or bytes of model states; false if what comes of it cannot be written. */
+/* Change a value or bytes of model states; false if the result cannot be written. */
 static bool write_mutant(const struct mkpt *m, struct value *root,
 			 const struct mutate_nodes *all, const char *to, uint64_t seed)
 {
@@ -481,8 +481,8 @@ static int read_all(const char *dir, bool walk, struct errmsg *err)
 	return rc;
 }
 
-/* Buffers by another name, in the set that DeepSpeed saved up to 0.16, and what
- * get_extra_state() returned have a parameter's shape, and are none. */
+/* Buffers with further names, in the set that DeepSpeed saved up to 0.16, and results of
+ * get_extra_state() may have a parameter's shape, but are no parameters. */
 static void what_is_no_parameter_is_matched_with_none(void **state)
 {
 	static const char *const changes[] = {

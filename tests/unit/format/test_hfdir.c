@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Hugging Face directories: which files are taken, what they hold, and that
- * those that contradict themselves or each other are refused.  The trees of
- * good ones are in test_good.c.
+ * Hugging Face directories: the choice of files, their contents, and that contradictory files are
+ * refused.  The trees of good ones are in test_good.c.
  *
- * Files of tests/bad that end in .safetensors or .json stand in the place of a
- * model's only file, or of its index.
+ * Files of tests/bad that end in .safetensors or .json stand in the place of a model's only file,
+ * or of its index.
  */
 #include <errno.h>
 #include <limits.h>
@@ -118,8 +117,7 @@ static void check_refused(const char *dir, int expect_rc, const char *file,
 			 expect, strerror(-expect_rc), err.text, strerror(-rc));
 }
 
-/* From the first choice to the last: each is used once those before it are
- * gone. */
+/* From the first choice to the last: each is used once the earlier ones are removed. */
 static void the_files_that_transformers_takes_are_taken(void **state)
 {
 	char *const dir = mkckpt_new_dir();
@@ -152,7 +150,7 @@ static void tensors_of_all_files_are_found_by_name(void **state)
 	struct errmsg err = { "" };
 	struct hfdir d;
 
-	put_tensors(dir, "m1", "zay"); /* y is not in the index: it is there */
+	put_tensors(dir, "m1", "zay"); /* y is in the file, but not in the index */
 	put_tensors(dir, "m2", "bx");
 	put_text(dir, "model.safetensors.index.json",
 		 "{'weight_map':{'z':'m1','b':'m2','a':'m1','x':'m2'}}");
@@ -257,7 +255,7 @@ static struct value *complex_numbers(struct mkpt *m)
 			   (const float[2]){ 0 });
 }
 
-/* A call of a function that makes another kind of tensors. */
+/* A call of a function that makes another kind of tensor. */
 static struct value *sparse(struct mkpt *m)
 {
 	return mkpt_reduce(m, mkpt_global(m, "torch._utils", "_rebuild_sparse_tensor"),

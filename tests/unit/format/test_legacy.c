@@ -70,7 +70,7 @@ static void tensors_are_found(void **state)
 						  "K\0", "K\2"))) },
 		    { PART_KEYS, BYTES(KEYS(KEY("11"))) },
 		    { PART_DATA, BYTES(DATA_11) } } },
-		/* What comes first decides in what elements are counted. */
+		/* The first reference decides the unit in which elements are counted. */
 		{ "one storage of two types",
 		  "bbbbccccdddd",
 		  "aaaabbbb",
@@ -330,8 +330,8 @@ static void long_pickles_are_read_whole(void **state)
 	check_long(5000000);
 }
 
-/* The elements of a storage are not read: nearly all of this file is a hole
- * that would take long to read. */
+/* The elements of a storage are not read: nearly all of this file is a hole that would take long
+ * to read. */
 static void storages_are_stepped_over(void **state)
 {
 	static const uint64_t numel = UINT64_C(1) << 33;

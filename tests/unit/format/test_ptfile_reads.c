@@ -77,7 +77,7 @@ static void open_file(struct counted *c, struct ptfile *pt)
 		fail_msg("%s", err.text);
 }
 
-/* Both ends, and what of the pickle is not at the beginning. */
+/* Both ends, and the part of the pickle that is not at the beginning. */
 static void three_requests_find_all_storages(void **state)
 {
 	static const struct {

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Headers of safetensors files and indices of sharded ones: good ones are
- * understood, and each defect is reported as what it is.  Files that the real
- * library wrote are in test_hfdir.c.
+ * Headers of safetensors files, and indices of sharded ones: good ones are read, and each defect is
+ * reported.  Files that the real library wrote are in test_hfdir.c.
  */
 #include <errno.h>
 #include <stdbool.h>
@@ -236,7 +235,7 @@ static void lengths_of_headers_are_checked(void **state)
 	}
 }
 
-/* cJSON would make 80 bytes of each. */
+/* cJSON would take 80 bytes for each. */
 static void values_are_counted_before_they_are_made(void **state)
 {
 	const size_t n = JSON_VALUES_MAX;

@@ -96,7 +96,7 @@ static void check_read(struct bytebuf *out, size_t len, const struct stored *v, 
 	safetensors_done(&s);
 }
 
-/* The library's order for one tensor of each type, which the reader takes. */
+/* The library's order of types, which the reader accepts. */
 static void types_have_the_librarys_order(void **state)
 {
 	static const enum dtype types[] = {
@@ -168,7 +168,7 @@ static void what_the_format_has_not_is_refused(void **state)
 	}
 }
 
-/* The reader accepts what is written; its rules are the library's. */
+/* The reader, which has the library's rules, accepts the written file. */
 static void the_reader_takes_it(void **state)
 {
 	const struct stored v[] = {

@@ -228,7 +228,7 @@ static void members_are_found(void **state)
 	}
 }
 
-/* torch reads the folder of the first member and no other. */
+/* Like torch, read only the folder of the first member. */
 static void members_of_other_folders_are_ignored(void **state)
 {
 	struct archive a = archive_new();

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Handles of a shard share one backing id, or none has one. */
+/* All handles of a shard have the same backing id, or none has one. */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -27,7 +27,7 @@ void passthrough_end(struct passthrough *p, int id)
 	ended++;
 }
 
-/* The library: a file that has a descriptor, or what it returns instead. */
+/* The library: returns a file with a descriptor, or this error. */
 static int library_rc;
 
 int uckpt_file_descriptor(struct uckpt_file *f, int *fd, struct uckpt_error *err)

@@ -8,7 +8,7 @@
 #include "fs/log/repeats.h"
 #include "tests/support/unit.h"
 
-/* What was printed: "line|repeated" for each, newlines between. */
+/* The printed lines: "line|repeated" for each, with newlines. */
 static char printed[1u << 16];
 
 static void print(int priority, const char *line, uint64_t repeated)
@@ -89,7 +89,7 @@ static void each_cause_and_file_has_a_line(void **state)
 	}
 }
 
-/* More lines than are told apart come again and again. */
+/* More different lines than are remembered, again and again. */
 static void a_flood_of_causes_is_bounded(void **state)
 {
 	struct repeats r = { .print = print };

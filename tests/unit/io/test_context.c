@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Two contexts of one process: what is set in one is unknown to the other, also while
- * threads use both.
+ * Two contexts of one process are independent, also while threads use both.
  *
  *	run/in  run/out -> ../outside  outside  a/one  b/two
  *
@@ -28,7 +27,7 @@
 
 static char top[PATH_MAX];
 
-/* A context, and what it must say of the files. */
+/* A context, and the expected files. */
 struct side {
 	struct uckpt *u;
 	char *whole; /* its union */
@@ -36,7 +35,7 @@ struct side {
 	int out_rc;          /* of opening run/out */
 	const char *present; /* in the union, and on the server; and the server's key */
 	uint64_t limit;      /* of its cached blocks */
-	struct cache *cache; /* of a file that has the byte `limit` / MIB only */
+	struct cache *cache; /* of a file that has only the byte `limit` / MIB */
 	int wrong;
 };
 
@@ -91,7 +90,7 @@ static void begin_site(struct side *s)
 	free(path);
 }
 
-/* Is the site the context's own, and what it lists? */
+/* Does the site belong to the context, and list its files? */
 static bool is_own_site(const struct side *s)
 {
 	const char *path = SITE "/tag";

@@ -80,9 +80,9 @@ static void tear_down(struct fixture *f)
 
 struct change {
 	const char *name;
-	const char *commands; /* of the shell, in the directory */
+	const char *commands; /* shell commands, run in the directory */
 	const char *unopened; /* message of shards_use, or NULL */
-	const char *open;     /* the same if it was opened before */
+	const char *open;     /* the same, if it was opened before */
 	const char *path;     /* message of shards_check_paths */
 };
 
@@ -98,7 +98,7 @@ static const struct change changes[] = {
 	  "was written to since" },
 	{ "mode", "chmod 400 shard", NULL, NULL, NULL },
 	{ "link", "ln shard backup", NULL, NULL, NULL },
-	/* Nobody knows the content of a file that was never opened. */
+	/* The content of a file that was never opened is unknown. */
 	{ "link and unlink", LINK_AND_UNLINK, "was written to since", NULL,
 	  "was written to since" },
 	/* An open file remains the same, whatever happens to its name. */
@@ -176,8 +176,7 @@ static void changes_are_told_of_an_open_shard(void **state)
 	}
 }
 
-/* Attributes explain the ctime of a file that was never opened; afterwards its content
- * decides. */
+/* If a file was never opened, attributes explain a ctime; afterwards its content decides. */
 static void content_decides_once_a_shard_was_opened(void **state)
 {
 	struct fixture f;
@@ -504,7 +503,7 @@ static void what_was_wanted_is_lent(void **state)
 	assert_true(shards_pin(f.c, 0, 2, 4, &l));
 	assert_int_equal(l.len, 4);
 	assert_memory_equal(l.p, "2345", 4);
-	/* Once more, as it was not read; and no more than there is. */
+	/* Pinned again, since it was not read; and only the existing bytes. */
 	cache_unpin(&l, false);
 	assert_true(shards_pin(f.c, 0, 2, 4, &l));
 	assert_true(shards_pin(f.c, 0, 6, 10, &rest));

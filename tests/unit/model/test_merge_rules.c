@@ -368,7 +368,7 @@ static void deep_infos_are_refused(void **state)
 	mkpt_done(&m);
 }
 
-/* What is shared in a pickle is shared in its copy: else a few bytes could ask for any
+/* Shared values of a pickle stay shared in its copy: otherwise a few bytes could demand any
  * amount of memory, here a gigabyte. */
 static void shared_infos_stay_small(void **state)
 {

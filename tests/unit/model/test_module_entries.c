@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the entries of a module are, by the lists of model states and by the places of tensors. */
+/* The kinds of a module's entries, by the lists in model states and by the places of tensors. */
 #include "ckpt/table/module_entries.h"
 
 #include "ckpt/base/array.h"

@@ -14,7 +14,7 @@
 #include "tests/support/rules.h"
 #include "tests/support/unit.h"
 
-static char *dir; /* of all tests */
+static char *dir; /* shared by all tests */
 
 /* Read `json` as a file of rules. */
 static int read_json(struct user_rules *u, const char *json, struct errmsg *err)
@@ -83,8 +83,7 @@ static void a_file_comes_before_the_checkpoint(void **state)
 		  0,
 		  true,
 		  "" },
-		/* What the checkpoint says of the parameter does not matter, be
-		 * it a contradiction. */
+		/* Contradictory rules of the checkpoint for the parameter have no effect. */
 		{ "{\"" ROW "\": [\"w\"]}", { { REPLICATED, { "w", "w.*" } } }, MERGE_CAT, 1, true, "" },
 	};
 
@@ -175,7 +174,7 @@ static void a_file_comes_before_a_preset(void **state)
 				   NULL),
 			 0);
 	assert_int_equal(match(&u, NULL, 0, name, &unused).rule, MERGE_REPLICATED);
-	/* Of a preset no pattern must match, of a file each. */
+	/* A preset's patterns need not match; a file's must. */
 	assert_string_equal(unused, ".*qkv");
 	user_rules_done(&u);
 }

@@ -20,7 +20,7 @@ struct packed {
 	uint8_t *bytes[PACKED_FILES]; /* of each file */
 };
 
-/* Make the files and the pack, on so many threads. */
+/* Make the files and the pack, with this many threads. */
 void packed_make(struct packed *p, bool large, unsigned threads);
 void packed_done(struct packed *p);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Blocks of every type, length and content come back as they were; trained floats
- * are smaller; what is no block is refused and writes nothing beyond its end. */
+/* Blocks of every type, length and content are restored; trained floats get smaller; invalid
+ * blocks are refused without a write beyond the end. */
 #include "tests/support/unit.h"
 
 #include <errno.h>
@@ -128,7 +128,7 @@ static void the_layout_is_the_documented_one(void **unused)
 	assert_memory_equal(out, planes, sizeof(out));
 }
 
-/* Random changes of a block: the right bytes, or none. */
+/* Random changes of a block: the right bytes, or an error. */
 static void damaged_blocks_are_refused(void **unused)
 {
 	const size_t len = 40000;

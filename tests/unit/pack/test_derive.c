@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which weights of a checkpoint are left out of a pack: those that follow from the
- * masters.  Real checkpoints, file by file; every reference is followed, and leads to
- * the weights' bytes.
+ * A pack leaves out the weights that follow from the masters.  Real checkpoints, file by file;
+ * every reference is followed, and leads to the weights' bytes.
  */
 #include "tests/support/context.h"
 #include "tests/support/realfiles.h"
@@ -27,7 +26,7 @@ static const struct {
 	{ "tp2_dp2_z1_bf16", "mp_rank_01_", 640, 0 },
 	/* Frozen parameters have no masters. */
 	{ "z1_bf16opt_tied_frozen_buffers_dp2", "mp_rank_00_", 696, 244 },
-	/* Masters that are no float32, and none at all. */
+	/* Masters that are not float32, and a checkpoint without masters. */
 	{ "z2_bf16_master_bf16_dp2", "mp_rank_00_", 0, 976 },
 	{ "moe_ep2_dp2_z0", "layer_0_expert_3_", 0, 168 },
 	/* Stage 3 has weights in the masters alone. */
@@ -65,7 +64,7 @@ static uint8_t *bytes_of(const struct pack_input *in, uint64_t off, size_t len)
 	return bytes;
 }
 
-/* Does the source of a region lead to its bytes? */
+/* Does the source of a region lead to the region's bytes? */
 static void follow(const struct pack_inputs *x, const struct pack_input *in,
 		   const struct pack_region *r)
 {
@@ -157,7 +156,7 @@ static void nothing_refers(const char *dir, uint64_t least)
 	pack_inputs_done(&x);
 }
 
-/* What is small is not worth an extent; what is no tag is packed as it is. */
+/* Small tensors are not worth an extent; a directory that is no tag is packed unchanged. */
 static void others_are_left_alone(void **state)
 {
 	char *const tag = tag_of("moe_ep2_dp2_z1");

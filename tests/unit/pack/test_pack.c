@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is packed is read back, whole and in parts, by one thread and by several,
- * within the cache's limit; and is written back as it was. */
+/* Packed files are read back, whole and in parts, by one thread and by several, within the
+ * cache's limit, and unpacked unchanged. */
 #include "tests/support/context.h"
 #include "tests/support/unit.h"
 
@@ -273,7 +273,7 @@ static void a_file_that_changed_is_not_packed(void **state)
 	packed_done(&small);
 }
 
-/* A source that is no file: what a store that is far away gives. */
+/* A source without a file, like that of a far store. */
 struct ranges {
 	const uint8_t *bytes;
 	_Atomic uint64_t read; /* bytes, so far */
@@ -353,7 +353,7 @@ static void ranges_of_any_source_do(void **state)
 	free(buf);
 }
 
-/* No multiple of a block: pieces meet within one. */
+/* No multiple of a block, so pieces meet inside of blocks. */
 #define PIECE 300001
 
 static int read_piece(void *ctx, size_t i, struct errmsg *err)
@@ -403,7 +403,7 @@ static void a_block_that_cannot_be_fetched_fails_for_all(void **state)
 	struct far_pack f;
 
 	far_open(&f, 2000);
-	assert_int_equal(read_piece(&f, 0, NULL), 0); /* the table is there */
+	assert_int_equal(read_piece(&f, 0, NULL), 0); /* the table has been read */
 	f.ranges.broken = true;
 	for (unsigned i = 0; i < 3; i++)
 		assert_int_equal(read_pieces(&f), -EIO);

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Damage is found before its bytes are served: every bit of a pack is turned, the
- * pack is cut at every length, and indices that lie are refused although their
- * checksums are right.
+ * Damaged bytes are never served: every bit of a pack is flipped, the pack is cut at every length,
+ * and false indices are refused although their checksums are right.
  */
 #include "tests/support/context.h"
 #include "tests/support/unit.h"
@@ -53,7 +52,7 @@ static int open_bytes(size_t n, struct pack **p, struct errmsg *err)
 	return pack_open_source(test_context(), &src, p, err);
 }
 
-/* Read everything: how many files were refused.  The others must be right. */
+/* Read everything, and return the number of refused files.  The others must be right. */
 static unsigned read_all(struct pack *p)
 {
 	unsigned refused = 0;
@@ -142,8 +141,8 @@ static void seal(uint8_t *v, size_t n)
 
 static void lies_are_refused(void **state)
 {
-	/* A field of the index, and what it says instead.  Extents: of dir/copy 0
-	 * bytes, 1 copy, 2 stored, 3 ... */
+	/* A field of the index, and its false value.  Extents: of dir/copy 0 bytes, 1 copy, 2
+	 * stored, 3 ... */
 	static const struct {
 		size_t at;
 		unsigned width;
@@ -207,7 +206,7 @@ static void lies_are_refused(void **state)
 	}
 }
 
-/* Names that lead elsewhere; of the same length as what they stand for. */
+/* Names that lead elsewhere, with the lengths of the original names. */
 static void names_stay_below(void **state)
 {
 	static const struct {
@@ -241,7 +240,7 @@ static void names_stay_below(void **state)
 	}
 }
 
-/* A pack of any size: what has been written to it, and otherwise holes. */
+/* A pack of any size: its written parts, and holes elsewhere. */
 struct holes {
 	struct source src;
 	struct bytebuf head; /* at 0 */
@@ -301,7 +300,7 @@ static void holes_init(struct holes *h, uint64_t pack_size, uint64_t index_size,
 
 #define GIB (UINT64_C(1) << 30)
 
-/* Memory is proportional to what is read before the pack is refused. */
+/* Memory is proportional to the bytes read before the pack is refused. */
 #define STEPS_MAX (UINT64_C(32) << 20)
 
 static void an_index_of_holes_takes_no_memory(void **state)
@@ -417,7 +416,7 @@ static void another_version_is_named(void **state)
 	bytes[8] = 2;
 }
 
-/* A block that is right, in a file whose hash is not. */
+/* A right block in a file whose hash is wrong. */
 static void extraction_compares_files(void **state)
 {
 	const struct pack_work o = { .name = "pack", .width = 2 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Defects of experts: their files, and what other files say about them. */
+/* Defects of experts: in their files, and in other files' records of them. */
 #include "ckpt/base/array.h"
 #include "tests/unit/plan/bad.h"
 

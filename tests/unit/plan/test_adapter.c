@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What TAG_hf shows of runs of PEFT: the files that it saved beside the tag, of any method. */
+/* TAG_hf of PEFT runs equals the files that PEFT saved beside the tag, for any method. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -179,7 +179,7 @@ static void names_of_lora_are_peft_s(void **state)
 	assert_string_equal(adapters_top(&all)->name, "on");
 	assert_string_equal(all.v[0].name, "one");
 	for (size_t i = 0; i < COUNT(names); i++) {
-		/* A bias is of the adapter at the top. */
+		/* A bias belongs to the adapter at the top. */
 		const bool bias = strstr(names[i].name, "base_layer.bias");
 		const char *const key =
 			adapter_key(&all, bias ? adapters_top(&all) : &all.v[0], &a,
@@ -277,7 +277,7 @@ static void a_tag_without_frozen_weights_is_noticed(void **state)
 {
 	for (size_t i = 0; i < COUNT(runs); i++)
 		assert_noticed(runs[i].run, !runs[i].whole);
-	/* Others are told by the files of stages 2 and 3. */
+	/* In stages 2 and 3 the files record it. */
 	assert_noticed("z2_frozen_exclude_dp2", true);
 	assert_noticed("z3_frozen_exclude_dp2", true);
 	assert_noticed("z3_tied_frozen_buffers_dp2", false);
@@ -290,7 +290,7 @@ static void append_text(void *text, const char *warning)
 	strncat(strncat(text, warning, ERRMSG_MAX / 2), "\n", 2);
 }
 
-/* What is in no file is named. */
+/* Weights that are in no file are named. */
 static void what_is_left_out_is_named(void **state)
 {
 	static const struct {

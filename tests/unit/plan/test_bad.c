@@ -125,7 +125,7 @@ static int forget_failures(void **state)
 	return 0;
 }
 
-/* The other views may not need what is damaged. */
+/* The other views may not need the damaged part. */
 static void check_views(const char *name, const char *dir)
 {
 	static const struct plan_options options = { .crc_zero = true };
@@ -358,7 +358,7 @@ static void set_module(struct mkpt *m, struct value *root, enum mkckpt_file kind
 	mkpt_set(m, root, "module", module);
 }
 
-/* Stages 1 and 2 would have the master weights cast to a type that nothing is cast to. */
+/* Stages 1 and 2 would have to cast the master weights to a type that casts do not support. */
 static void modules_of_integers_are_not_filled(void **state)
 {
 	static const struct view_type type = { PLAN_RECUT, .ranks = 2, .stage = 1 };
@@ -379,7 +379,7 @@ static void modules_of_integers_are_not_filled(void **state)
 	mkckpt_free_dir(dir);
 }
 
-/* A native expert of the last ranks has a longer number, and thus name, in the tree. */
+/* A native expert of the last rank has a larger number, and thus a longer name, in the tree. */
 static void long_names_of_experts_are_refused(void **state)
 {
 	enum { N = 20, LEN = NAME_MAX - (int)sizeof(NATIVE "0") };

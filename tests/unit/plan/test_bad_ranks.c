@@ -29,7 +29,7 @@
 struct defect {
 	const char *name;
 	enum mkckpt_file kind;
-	unsigned mp;               /* whose file is changed by `change` */
+	unsigned mp;               /* rank whose file `change` changes */
 	const char *change;        /* before it is written: see literal.h */
 	const char *shell;         /* commands in the directory */
 	const char *file, *expect; /* in the message */
@@ -123,7 +123,7 @@ static const struct defect defects[] = {
 	      "is there twice"),
 	FILES(cut_model, "truncate -s 500 " MODEL(3), MODEL(3), "truncated?"),
 	FILES(cut_shard, "truncate -s 500 " SHARD(3), SHARD(3), "truncated?"),
-	/* What the other stage has. */
+	/* A shard of the other stage. */
 	FILES(shard_of_another, "cp " SHARD(0) " " SHARD(2), SHARD(2), "elements"),
 	EDIT(later_step, MODEL, 1, "['global_steps'] = 5", MODEL(1),
 	     "is of global step 5, mp_rank_00_model_states.pt of 4"),

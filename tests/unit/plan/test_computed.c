@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Files whose elements are computed: means, and pieces that a slice stores
- * scaled.  Two tensor-parallel ranks have a bias of four elements each; what
- * cannot be computed is refused before anything is read.
+ * Files whose elements are computed: means, and pieces that a slice stores scaled.  Two
+ * tensor-parallel ranks have a bias of four elements each; impossible computations are refused
+ * before anything is read.
  */
 #include <errno.h>
 #include <math.h>
@@ -21,7 +21,7 @@
 #define RANKS 2
 #define NUMEL 4
 
-/* What the ranks have of every state, and its rule. */
+/* The ranks' parts of every state, and the rule. */
 struct bias {
 	enum dtype dtype;
 	const void *slices[RANKS];
@@ -31,7 +31,7 @@ struct bias {
 
 static void set_rule(struct mkpt *m, struct value *root, const struct bias *b)
 {
-	/* Each rank has all of it, in one piece. */
+	/* Each rank has the whole, in one piece. */
 	static const char rank[] = "{'pieces': [{'shape': [4], 'source': [0, [1]], 'dest': [0, [1]],"
 				   " 'locations': [0, 1], 'scale': %1$.60f}]}";
 	char ranks[2 * sizeof(rank) + 32], map[1024];

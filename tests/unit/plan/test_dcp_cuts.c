@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How tensors of a PyTorch distributed checkpoint are cut into chunks, and how much ranks
- * read that have ceil(rows / N) rows of each tensor, as FSDP2 gives them, and must read
- * `.metadata` and whole chunks.
+ * The chunks of a PyTorch distributed checkpoint's tensors, and the bytes that ranks read:
+ * ceil(rows / N) rows of each tensor, as in FSDP2, in whole chunks, and `.metadata`.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -97,7 +96,7 @@ static uint64_t metadata_size(const struct dcpview_dir *d, unsigned cut)
 	return size;
 }
 
-/* The bytes of the chunks that have rows of rank `i` of `n`. */
+/* The bytes of the chunks that rank `i` of `n` needs. */
 static uint64_t bytes_of_rank(const struct dcpview_entry *e, unsigned cut, uint64_t i,
 			      uint64_t n)
 {
@@ -121,7 +120,8 @@ static uint64_t bytes_of_rank(const struct dcpview_entry *e, unsigned cut, uint6
 	return bytes;
 }
 
-/* What the rank that reads most reads, of an equal share of tensors cut for `cut` ranks. */
+/* The bytes read by the rank that reads most, relative to an equal share, of tensors cut for
+ * `cut` ranks. */
 static double most(const struct dcpview_dir *d, unsigned cut, uint64_t n)
 {
 	uint64_t worst = 0, all = 0;
@@ -146,7 +146,7 @@ static void ranks_read_little_more_than_their_share(void **state)
 
 	make_gpt2(&s, v);
 	for (unsigned n = 1; n <= 64; n++) {
-		/* Those of another number than it is cut for read whole chunks of others. */
+		/* Another number of ranks than the cut's reads whole chunks of others. */
 		const double any = n <= 2 || n == 4 || n == 8 ? 1.1 : n < 8 ? 2.0 : 1.0 + n / 4.0;
 
 		if (most(&s.dirs[0], n, n) > 1.1 || most(&s.dirs[0], 8, n) > any)

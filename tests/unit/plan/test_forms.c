@@ -136,7 +136,7 @@ static void the_tree_is_the_same(void **state)
 			check_form(&forms[i], stage);
 }
 
-/* PEFT's trainers save only what is trained; others save the frozen weights too. */
+/* PEFT's trainers save only trained weights; others also save frozen ones. */
 static void a_lora_run_without_its_weights_is_noticed(void **state)
 {
 	static const struct plan_options options = { .crc_zero = false };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Real checkpoints against what DeepSpeed makes of them: every line of every
- * digests file in tests/good (its README.md explains them) is held against
- * the planned tree.  One line of output per check that fails.
+ * Real checkpoints against the results of DeepSpeed's tools: every line of every digests file in
+ * tests/good (its README.md explains them) is held against the planned tree.  One line of output
+ * per check that fails.
  *
  *     test_good [DIRECTORY [CASE]...]
  */
@@ -281,7 +281,7 @@ static int64_t count_elements(struct good *g, const char *name, bool *buffer)
 	return n;
 }
 
-/* buffer <name>, frozen <name>: as which of the two stage 3 has it. */
+/* buffer <name>, frozen <name>: the kind that stage 3 has. */
 static void check_kind(struct good *g, const struct line *l)
 {
 	const struct plan_options stage3 = { .type = { PLAN_RECUT, 1, 3 } };
@@ -321,7 +321,7 @@ static int check_known(void *ctx, const char *path, uint64_t node, const struct 
 	return 0;
 }
 
-/* complete: the lines' files, all listed, and no others. */
+/* complete: the tree has exactly the listed files. */
 static void check_complete(struct good *g, const struct line *l)
 {
 	struct errmsg err = { "" };

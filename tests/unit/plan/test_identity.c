@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An interrupted conversion reuses files by the identity of the tree: whatever changes a file
- * must change it. */
+/* An interrupted conversion reuses files by the identity of the tree: every change that affects
+ * a file must change it. */
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>

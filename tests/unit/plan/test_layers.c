@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What files of a pipeline's layers have besides trained parameters, on two tensor-parallel
+/* Tensors besides trained parameters in files of a pipeline's layers, on two tensor-parallel
  * ranks: a layer is added to a real checkpoint. */
 #include <glob.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Files that vanish, are cut or become something else after a view was planned: each
- * file of each view that needs them fails with a message, and the process lives.
+ * Files that are removed, truncated or replaced after a view was planned: each file of each view
+ * that needs them fails with a message, and the process survives.
  */
 #include <fcntl.h>
 #include <limits.h>
@@ -155,7 +155,7 @@ static void lost_files_fail_alone(void **state)
 			}
 }
 
-/* Other sources, and a file of each. */
+/* Other sources, with a file of each. */
 static const struct {
 	const char *dir, *file;
 } sources[] = {

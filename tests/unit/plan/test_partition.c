@@ -341,7 +341,7 @@ static void experts_are_spread_over_ranks(void **state)
 						 cases[i].ranks[g][part]);
 }
 
-/* Two groups over four ranks: those of two lanes, or of one. */
+/* Two groups over four ranks: spread over two lanes, or one. */
 static void lanes_are_counted_first(void **state)
 {
 	static const struct rank_stripe across = { 2, 2, false, 2 }, own = { 2, 2, false, 1 };

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Planned trees: what is listed can be looked up, has the size that stat
- * reports and the elements that were trained, for any shapes, groups, numbers
- * of ranks and stages.
+ * Planned trees: listed files can be looked up, have the size that stat reports and the trained
+ * elements, for any shapes, groups, numbers of ranks and stages.
  */
 #include <errno.h>
 #include <limits.h>
@@ -163,7 +162,7 @@ static void any_stage_has_groups_for_an_engine_with_more(void **state)
 		assert_true(value_find(groups->v[i], "lr")->f == 0.01);
 		assert_true(i < c.ngroups ? g->n > 1 : g->n == 1);
 	}
-	/* Stage 3 reads its own, and wants as many as it saved. */
+	/* Stage 3 reads its own groups, and expects as many as it saved. */
 	groups = value_items(value_find_path(pt.root, "optimizer_state_dict", "param_groups", NULL));
 	assert_int_equal(groups->n, c.ngroups);
 	ptfile_close(&pt);
