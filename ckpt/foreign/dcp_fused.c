@@ -190,7 +190,7 @@ static int divide_group(struct dcp_reader *f, struct dcp_group *g, struct dcp_fi
 
 	for (size_t i = 0; !rc && i < g->nparams; i++) {
 		const char *param = g->params[i].name;
-		struct fused x;
+		struct fused x = { 0 };
 		const int is = is_fused(f, param, &x);
 
 		if (is < 0)
