@@ -64,6 +64,16 @@ static int bad(const char *name, const char *what, struct errmsg *err)
 	return errmsg_set(err, -EBADMSG, "%s: %s", name, what);
 }
 
+/* Until it is cut, a part is the whole. */
+static void set_whole(struct dtensor *d, enum dtype dtype, const struct tensor *whole)
+{
+	d->dtype = dtype;
+	d->ndim = whole->ndim;
+	d->numel = whole->numel;
+	memcpy(d->shape, whole->shape, whole->ndim * sizeof(*whole->shape));
+	memcpy(d->size, whole->shape, whole->ndim * sizeof(*whole->shape));
+}
+
 /* Read the whole's type and shape. */
 static int read_whole(const struct value_seq *args, const char *name, struct dtensor *d,
 		      struct errmsg *err)
@@ -74,12 +84,7 @@ static int read_whole(const struct value_seq *args, const char *name, struct dte
 
 	if (!value_item(of, 2) || tensor_set_shape(&t, value_item(of, 2), &why))
 		return bad(name, *why.text ? why.text : "has no shape", err);
-	d->dtype = dtype_from_value(value_item(of, 1));
-	d->ndim = t.ndim;
-	d->numel = t.numel;
-	memcpy(d->shape, t.shape, t.ndim * sizeof(*t.shape));
-	memcpy(d->size, t.shape, t.ndim * sizeof(*t.shape));
-	memset(d->offset, 0, t.ndim * sizeof(*t.shape));
+	set_whole(d, dtype_from_value(value_item(of, 1)), &t);
 	return 0;
 }
 
@@ -283,11 +288,7 @@ int dtensor_read(const struct value *v, const char *name, struct dtensor *out, s
 		rc = tensor_from_value(v, name, &t, err);
 		if (rc)
 			return rc;
-		out->dtype = t.dtype;
-		out->ndim = t.ndim;
-		out->numel = t.numel;
-		memcpy(out->shape, t.shape, t.ndim * sizeof(*t.shape));
-		memcpy(out->size, t.shape, t.ndim * sizeof(*t.shape));
+		set_whole(out, t.dtype, &t);
 		out->local = v;
 		return 0;
 	}
@@ -307,13 +308,11 @@ int dtensor_shard(struct dtensor *d, size_t i, const char *name, struct errmsg *
 			   *metadata = attribute(shard, "metadata");
 	const struct value_seq *offsets = value_items(attribute(metadata, "shard_offsets"));
 	const struct value_seq *sizes = value_items(attribute(metadata, "shard_sizes"));
+	bool ok = offsets && sizes && offsets->n == d->ndim && sizes->n == d->ndim;
 
 	d->local = attribute(shard, "tensor");
-	if (!d->local || !offsets || !sizes || offsets->n != d->ndim || sizes->n != d->ndim)
-		return bad(name, "a shard without its place", err);
-	for (unsigned k = 0; k < d->ndim; k++)
-		if (!value_get_count(offsets->v[k], &d->offset[k]) ||
-		    !value_get_count(sizes->v[k], &d->size[k]))
-			return bad(name, "a shard without its place", err);
-	return 0;
+	for (unsigned k = 0; ok && k < d->ndim; k++)
+		ok = value_get_count(offsets->v[k], &d->offset[k]) &&
+		     value_get_count(sizes->v[k], &d->size[k]);
+	return ok && d->local ? 0 : bad(name, "a shard without its place", err);
 }

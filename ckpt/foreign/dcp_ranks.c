@@ -241,12 +241,10 @@ static int add_tensor(struct reader *r, const char *const *path, unsigned depth,
 	k = &r->known[t - r->m->entries];
 	rc = dtensor_read(v, t->key, &d, &why);
 	if (rc == -ENOTSUP && !d.shared) { /* for example a quantized tensor */
-		if (is_new)
-			*t = (struct dcp_entry){ .key = t->key,
-						 .path = t->path,
-						 .depth = depth,
-						 .is_tensor = true,
-						 .dtype = DTYPE_OTHER };
+		if (is_new) {
+			t->is_tensor = true;
+			t->dtype = DTYPE_OTHER;
+		}
 		return 0;
 	}
 	if (rc)
@@ -528,7 +526,8 @@ int dcp_ranks_read(struct dcp_checkpoint *x, struct errmsg *err)
 {
 	struct reader r = { .x = x, .m = &x->metadata, .err = err };
 	const bool shards = x->c.nfiles && names_ends_with(x->files->path, ".safetensors");
-	int rc = 0;
+	struct batch *b = calloc(1, sizeof(*b));
+	int rc = b ? 0 : errmsg_nomem(err, x->c.path);
 
 	for (size_t i = 0; shards && !rc && i < x->c.nfiles; i++) {
 		r.file = (uint32_t)i;
@@ -537,17 +536,10 @@ int dcp_ranks_read(struct dcp_checkpoint *x, struct errmsg *err)
 	if (shards)
 		rc = rc ?: count_elements(&r);
 	for (size_t i = 0; !shards && !rc && i < x->c.nfiles; i += BATCH) {
-		struct batch *b = calloc(1, sizeof(*b));
-
-		if (!b) {
-			rc = errmsg_nomem(err, x->c.path);
-			break;
-		}
-		b->x = x;
-		b->first = i;
+		*b = (struct batch){ .x = x, .first = i };
 		rc = read_batch(&r, b, x->c.nfiles - i < BATCH ? x->c.nfiles - i : BATCH);
-		free(b);
 	}
+	free(b);
 	rc = rc ?: end(&r);
 	hashtab_done(&r.by_key);
 	return rc;
