@@ -64,11 +64,6 @@ static double number_of(const struct value *v, double otherwise)
 					   : otherwise;
 }
 
-static bool is_true(const struct value *v)
-{
-	return v && v->kind == VALUE_BOOL && v->b;
-}
-
 /* Take over a group.  Options that scale others cannot be distinguished. */
 static void add_group(struct dcp_megatron *x, struct arena *a, const struct value *group,
 		      size_t *cap)
@@ -77,7 +72,7 @@ static void add_group(struct dcp_megatron *x, struct arena *a, const struct valu
 	struct dcp_megatron_group g = {
 		.options = value_new(a, VALUE_DICT),
 		.decays = number_of(value_find(group, "wd_mult"), 1) != 0,
-		.expert = is_true(value_find(group, "is_expert_parallel")),
+		.expert = value_is_true(value_find(group, "is_expert_parallel")),
 	};
 
 	for (size_t i = 0; d && i < d->n; i++)
@@ -86,7 +81,7 @@ static void add_group(struct dcp_megatron *x, struct arena *a, const struct valu
 			value_put(a, g.options, pickle_copy(a, d->v[i].key),
 				  pickle_copy(a, d->v[i].val));
 	x->told &= number_of(value_find(group, "lr_mult"), 1) == 1 &&
-		   !is_true(value_find(group, "is_decoupled_lr"));
+		   !value_is_true(value_find(group, "is_decoupled_lr"));
 	for (size_t i = 0; i < x->ngroups; i++)
 		x->told &= x->groups[i].decays != g.decays || x->groups[i].expert != g.expert;
 	if (arena_reserve(a, &x->groups, x->ngroups, cap, x->ngroups + 1, sizeof(g)))
@@ -115,7 +110,7 @@ static int read_common(struct dcp_megatron *x, struct arena *a, const struct ptf
 		add_group(x, a, NULL, &cap);
 	value_get_int(value_find(root, "iteration"), &x->iteration);
 	x->qk_decays = args && value_is_object(args) &&
-		       is_true(value_find(args->obj->state, "apply_wd_to_qk_layernorm"));
+		       value_is_true(value_find(args->obj->state, "apply_wd_to_qk_layernorm"));
 	return a->failed ? errmsg_nomem(err, pt->src.name)
 			 : read_common_step(pt, step, a, &x->step, err);
 }
@@ -210,7 +205,7 @@ static const char *find_optimizer(const char *key)
 struct arranging {
 	struct dcp_megatron *x;
 	struct dcp_metadata *m;
-	struct dcp_entry **by_key;
+	struct dcp_key *by_key;
 	size_t n;
 	const char *dir;
 	struct errmsg *err;
@@ -224,7 +219,7 @@ static int arrange(const struct arranging *x, struct dcp_entry t)
 	const char *name = dot ? dot + 1 : t.key;
 	const char *rest = t.ndim ? find_stack(name) : NULL;
 	const char *field = dot ? arena_strndup(&x->m->arena, state, (size_t)(dot - state)) : NULL;
-	const struct dcp_entry *param;
+	const struct dcp_key *param;
 	int rc;
 
 	if (!t.is_tensor)
@@ -233,8 +228,10 @@ static int arrange(const struct arranging *x, struct dcp_entry t)
 		x->x->unread = t.key;
 		return 0;
 	}
-	param = field ? dcp_entry_of_key(x->by_key, x->n, name) : NULL;
-	rc = param && param->is_tensor ? dcp_unflatten(x->m, &t, param, x->dir, x->err) : 0;
+	param = field ? array_find(x->by_key, x->n, sizeof(*param), name) : NULL;
+	rc = param && param->entry->is_tensor
+		     ? dcp_unflatten(x->m, &t, param->entry, x->dir, x->err)
+		     : 0;
 	if (rc)
 		return rc;
 	if (field && strcmp(field, "param") == 0)

@@ -471,26 +471,13 @@ bool dcp_same_shape(const struct dcp_entry *a, const struct dcp_entry *b)
 	return a->ndim == b->ndim && memcmp(a->shape, b->shape, a->ndim * sizeof(*a->shape)) == 0;
 }
 
-static int by_key(const void *a, const void *b)
+struct dcp_key *dcp_entries_by_key(const struct dcp_metadata *m)
 {
-	return strcmp((*(struct dcp_entry *const *)a)->key, (*(struct dcp_entry *const *)b)->key);
-}
-
-struct dcp_entry **dcp_entries_by_key(const struct dcp_metadata *m)
-{
-	struct dcp_entry **v = calloc(m->nentries + 1, sizeof(struct dcp_entry *));
+	struct dcp_key *v = calloc(m->nentries + 1, sizeof(*v));
 
 	for (size_t i = 0; v && i < m->nentries; i++)
-		v[i] = &m->entries[i];
+		v[i] = (struct dcp_key){ m->entries[i].key, &m->entries[i] };
 	if (v)
-		qsort(v, m->nentries, sizeof(*v), by_key);
+		qsort(v, m->nentries, sizeof(*v), array_by_text);
 	return v;
-}
-
-struct dcp_entry *dcp_entry_of_key(struct dcp_entry *const *v, size_t n, const char *key)
-{
-	struct dcp_entry wanted = { .key = key }, *const pointer = &wanted;
-	struct dcp_entry *const *found = bsearch(&pointer, v, n, sizeof(*v), by_key);
-
-	return found ? *found : NULL;
 }

@@ -79,10 +79,12 @@ int dcp_metadata_add(struct dcp_metadata *m, struct uckpt *u, const char *dir, s
 /* The number of a file, which is added if it is a new one; -1 when memory runs out. */
 int64_t dcp_metadata_add_file(struct dcp_metadata *m, const char *path);
 
-/* The entries of a checkpoint, sorted by key, which the caller frees; and one of these.  NULL
- * when memory runs out, or if there is no such entry. */
-struct dcp_entry **dcp_entries_by_key(const struct dcp_metadata *m);
-struct dcp_entry *dcp_entry_of_key(struct dcp_entry *const *by_key, size_t n, const char *key);
+/* The entries of a checkpoint, sorted by key, which the caller frees; NULL when memory runs
+ * out. */
+struct dcp_key {
+	const char *key; /* first: array_by_text */
+	struct dcp_entry *entry;
+} *dcp_entries_by_key(const struct dcp_metadata *m);
 
 /* Does a chunk's record have only its elements, in a file of safetensors? */
 bool dcp_is_raw(const struct dcp_entry *t, const struct dcp_chunk *c);

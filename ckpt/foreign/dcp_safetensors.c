@@ -19,7 +19,7 @@
 
 struct finding {
 	struct dcp_checkpoint *x;
-	struct dcp_entry **by_key;
+	struct dcp_key *by_key;
 	bool *wanted; /* by file */
 };
 
@@ -47,7 +47,9 @@ static struct dcp_chunk *find_chunk(const struct dcp_entry *t, size_t file)
 /* Set the place of a chunk; one that contradicts the metadata is reported as missing later. */
 static void note(const struct finding *f, size_t file, const struct stored *v)
 {
-	struct dcp_entry *t = dcp_entry_of_key(f->by_key, f->x->metadata.nentries, v->name);
+	const struct dcp_key *k =
+		array_find(f->by_key, f->x->metadata.nentries, sizeof(*k), v->name);
+	const struct dcp_entry *t = k ? k->entry : NULL;
 	struct dcp_chunk *c = t ? find_chunk(t, file) : NULL;
 
 	if (c && dcp_is_raw(t, c) && v->dtype == t->dtype && v->ndim == t->ndim &&
