@@ -159,20 +159,14 @@ static int by_dict(const void *a, const void *b)
 static const char *name_of(struct arena *a, const struct dcp_finding *first, size_t skip)
 {
 	const unsigned depth = first->entry->depth - 1;
-	struct bytebuf out = { 0 };
-	const char *name;
-	char *text;
+	const char *name = depth ? first->entry->path[0] : ".";
 
-	for (unsigned i = 0; i < depth; i++)
-		bytebuf_add_format(&out, "%s%s", i ? "." : "", first->entry->path[i]);
-	if (skip && (skip > strlen(WRAPPED) || !is_wrapped(first)))
-		bytebuf_add_format(&out, "%s%.*s", depth ? "." : "", (int)(skip - 1), first->param);
-	else
-		bytebuf_add_str(&out, depth ? "" : ".");
-	text = bytebuf_take_text(&out);
-	name = text ? arena_strdup(a, text) : NULL;
-	free(text);
-	return name;
+	for (unsigned i = 1; name && i < depth; i++)
+		name = arena_format(a, "%s.%s", name, first->entry->path[i]);
+	if (!name || !skip || (skip == strlen(WRAPPED) && is_wrapped(first)))
+		return name;
+	return arena_format(a, "%s%s%.*s", depth ? name : "", depth ? "." : "", (int)(skip - 1),
+			    first->param);
 }
 
 /* Add a dict, or with characters to skip a part of one, and its first tensor. */
