@@ -211,29 +211,25 @@ const struct tag_file *tagdir_find_shared(const struct tagdir *d, struct ckname 
 	return f;
 }
 
-/* Told of a file that is missing; false: no more, please. */
-typedef bool gap_fn(void *ctx, const struct ckname *missing);
-
-/* Call `gap` for each rank without a file of a kind, if each of `dp` data-parallel ranks must
- * have one.  Returns whether it always returned true. */
-static bool find_gaps(const struct tagdir *d, enum tag_file_kind kind,
-		      unsigned dp, gap_fn *gap, void *ctx)
+/* Find the file of a rank that is missing, number `*n` of those that should be there or a later
+ * one; false if there is none. */
+static bool find_missing(const struct tagdir *d, size_t *n, struct ckname *id)
 {
-	struct ckname want = { .kind = kind };
+	const size_t shards = d->noptim ? (size_t)d->mp_degree * d->dp_degree : 0;
 
-	for (want.mp = 0; want.mp < d->mp_degree; want.mp++)
-		for (want.dp = 0; want.dp < dp; want.dp++)
-			if (!tagdir_find(d, &want, NULL) && !gap(ctx, &want))
-				return false;
-	return true;
-}
+	for (;; ++*n) {
+		const bool optim = *n < shards;
+		const unsigned ranks = optim || d->zero3 ? d->dp_degree : 1;
+		const size_t i = optim ? *n : *n - shards;
 
-/* Call `gap` for each file of a rank that is missing from the grid. */
-static bool each_gap(const struct tagdir *d, gap_fn *gap, void *ctx)
-{
-	return (!d->noptim || find_gaps(d, TAG_FILE_OPTIM, d->dp_degree, gap, ctx)) &&
-	       find_gaps(d, d->zero3 ? TAG_FILE_MODEL3 : TAG_FILE_MODEL,
-			 d->zero3 ? d->dp_degree : 1, gap, ctx);
+		*id = (struct ckname){ .kind = optim      ? TAG_FILE_OPTIM
+					       : d->zero3 ? TAG_FILE_MODEL3
+							  : TAG_FILE_MODEL,
+				       .mp = (unsigned)(i / ranks),
+				       .dp = (unsigned)(i % ranks) };
+		if (id->mp == d->mp_degree || !tagdir_find(d, id, NULL))
+			return id->mp < d->mp_degree;
+	}
 }
 
 static bool has_bf16_names(const struct tagdir *d)
@@ -241,24 +237,22 @@ static bool has_bf16_names(const struct tagdir *d)
 	return d->noptim && strncmp(d->optim->name, "bf16_", 5) == 0;
 }
 
-struct failure {
-	const struct tagdir *d;
-	struct errmsg *err;
-};
-
-static bool fail_gap(void *ctx, const struct ckname *missing)
+/* Is there a file of each rank? */
+static int check_ranks(const struct tagdir *d, struct errmsg *err)
 {
-	const struct failure *const f = ctx;
-	const bool optim = missing->kind == TAG_FILE_OPTIM;
 	char name[NAME_MAX + 1];
+	struct ckname id;
+	size_t n = 0;
 
-	names_format(*missing, has_bf16_names(f->d), name);
-	errmsg_set(f->err, 0,
-		   "%s/%s: the %s of data-parallel rank %u, model-parallel rank %u is missing"
-		   " (%zu files found)",
-		   f->d->path, name, optim ? "optimizer shard" : "model-states file", missing->dp,
-		   missing->mp, optim ? f->d->noptim : f->d->nmodel);
-	return false;
+	if (!find_missing(d, &n, &id))
+		return 0;
+	names_format(id, has_bf16_names(d), name);
+	return errmsg_set(err, -EBADMSG,
+			  "%s/%s: the %s of data-parallel rank %u, model-parallel rank %u is missing"
+			  " (%zu files found)",
+			  d->path, name,
+			  id.kind == TAG_FILE_OPTIM ? "optimizer shard" : "model-states file", id.dp,
+			  id.mp, id.kind == TAG_FILE_OPTIM ? d->noptim : d->nmodel);
 }
 
 /* Check that the experts of each layer are numbered without gaps.  Their names do
@@ -291,7 +285,7 @@ static int check_experts(const struct tagdir *d, struct errmsg *err)
 /* Are the files those of all ranks, once each? */
 static int check_files(const struct tagdir *d, struct errmsg *err)
 {
-	struct failure f = { d, err };
+	int rc;
 
 	if (d->zero3 && d->model > d->optim + d->noptim)
 		return errmsg_set(err, -EBADMSG, "%s: model states of ZeRO-3 (%s) and of other"
@@ -305,8 +299,9 @@ static int check_files(const struct tagdir *d, struct errmsg *err)
 		if (x->id.kind != TAG_FILE_SWAPPED && by_id(x - 1, x) == 0)
 			return errmsg_set(err, -EBADMSG, "%s: is there twice: %s and %s",
 					  d->path, x[-1].name, x->name);
-	if (!each_gap(d, fail_gap, &f))
-		return -EBADMSG;
+	rc = check_ranks(d, err);
+	if (rc)
+		return rc;
 	if (d->files[d->nfiles - 1].id.kind == TAG_FILE_EXPERT_OLD)
 		return errmsg_set(err, -ENOTSUP, "%s: has files of experts (expert_*) whose"
 				  " names lack the layer: too old", d->path);
@@ -382,27 +377,21 @@ void tagdir_done(struct tagdir *d)
 	*d = (struct tagdir){ 0 };
 }
 
-struct missing {
-	const struct tagdir *d;
-	const struct errmsg_sink *found;
-	size_t n;
-};
-
-/* Report a missing file.  Stop at MISSING_MAX: a stray file may claim to be of rank
- * 999999. */
-static bool report_gap(void *ctx, const struct ckname *missing)
+/* Report missing files.  Stop at MISSING_MAX: a stray file may claim to be of rank 999999. */
+static void report_missing(const struct tagdir *d, const struct errmsg_sink *found)
 {
-	struct missing *const m = ctx;
-	const struct tagdir *const d = m->d;
 	char name[NAME_MAX + 1];
+	struct ckname id;
+	size_t k = 0;
 
-	if (m->n++ == MISSING_MAX) {
-		errmsg_put(m->found, "%s: more files are missing (not listed)", d->path);
-		return false;
+	for (size_t n = 0; find_missing(d, &n, &id); n++) {
+		if (k++ == MISSING_MAX) {
+			errmsg_put(found, "%s: more files are missing (not listed)", d->path);
+			break;
+		}
+		names_format(id, has_bf16_names(d), name);
+		errmsg_put(found, "%s/%s: missing", d->path, name);
 	}
-	names_format(*missing, has_bf16_names(d), name);
-	errmsg_put(m->found, "%s/%s: missing", d->path, name);
-	return true;
 }
 
 /* Make the grid large enough for the data-parallel ranks that a file records. */
@@ -426,14 +415,13 @@ void tagdir_find_missing(struct uckpt *u, const char *path, const struct errmsg_
 {
 	struct tagdir d = { .u = u, .path = strdup(path) };
 	bool ignored = false;
-	struct missing m = { .d = &d, .found = found };
 
 	if (d.path && !scan_names(&d, NULL, &ignored, NULL)) {
 		for (size_t i = 0; i < d.nfiles; i++)
 			if (d.files[i].id.kind <= TAG_FILE_MODEL3)
 				try_file(&d, &d.files[i], found);
 		sort_files(&d);
-		each_gap(&d, report_gap, &m);
+		report_missing(&d, found);
 	}
 	tagdir_done(&d);
 }
