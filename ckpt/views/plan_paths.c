@@ -75,24 +75,9 @@ static bool list_dirs(struct plan_paths *x, struct plan_path **v, size_t *n)
 	return true;
 }
 
-static const struct plan_path *find_path(const struct plan_path *sorted, size_t n, const char *path,
-					 size_t len)
+static const struct plan_path *find_path(const struct plan_paths *x, const char *path)
 {
-	size_t lo = 0, hi = n;
-
-	while (lo < hi) {
-		const size_t mid = lo + (hi - lo) / 2;
-		const int order =
-			strncmp(sorted[mid].path, path, len) ?: sorted[mid].path[len] != '\0';
-
-		if (!order)
-			return &sorted[mid];
-		if (order < 0)
-			lo = mid + 1;
-		else
-			hi = mid;
-	}
-	return NULL;
+	return array_find(x->sorted, x->ndirs, sizeof(*x->sorted), path);
 }
 
 /* Number the directories, and find the parent of each. */
@@ -117,13 +102,14 @@ static int nest(struct plan_paths *x)
 			v[i].number = x->ndirs++;
 	for (size_t i = 0; i < n; i++) {
 		const char *slash = strrchr(v[i].path, '/');
+		const char *above =
+			slash ? arena_strndup(&x->arena, v[i].path, (size_t)(slash - v[i].path)) : NULL;
 
-		if (slash)
-			v[i].parent =
-				find_path(v, n, v[i].path, (size_t)(slash - v[i].path))->number;
+		if (above)
+			v[i].parent = find_path(x, above)->number;
 		x->dirs[v[i].number] = v[i];
 	}
-	return 0;
+	return x->arena.failed ? -ENOMEM : 0;
 }
 
 int plan_paths_init(struct plan_paths *x, const void *v, size_t n, size_t size, const char *file,
@@ -181,7 +167,7 @@ int64_t plan_paths_find(const struct plan_paths *x, size_t parent, const char *n
 		path = strdup(name);
 	else if (asprintf(&path, "%s/%s", x->dirs[parent].path, name) < 0)
 		path = NULL;
-	found = path ? find_path(x->sorted, x->ndirs, path, strlen(path)) : NULL;
+	found = path ? find_path(x, path) : NULL;
 	free(path);
 	return found ? (int64_t)found->number : -1;
 }
