@@ -43,7 +43,8 @@ struct expert_place experts_place(const struct expert_layer *l, unsigned expert)
 	/* Of a layer that is not trained it does not show how many a rank has. */
 	const unsigned local = l->local ?: l->n;
 
-	return l->places ? l->places[expert] : (struct expert_place){ expert / local, expert % local };
+	return l->places ? l->places[expert]
+			 : (struct expert_place){ expert / local, expert % local };
 }
 
 static bool is_at(const struct expert_layer *l, unsigned expert, struct expert_place at)
@@ -197,8 +198,10 @@ static bool piece_agrees(const struct expert_layer *l, unsigned rank, const stru
 	from /= len;
 	to /= len;
 	for (uint64_t k = 0; k < n; k++) {
+		const struct expert_place at = { rank, (unsigned)(to + k) };
+
 		if (from + k >= l->n || to + k >= l->n || seen[from + k] ||
-		    !is_at(l, (unsigned)(from + k), (struct expert_place){ rank, (unsigned)(to + k) }))
+		    !is_at(l, (unsigned)(from + k), at))
 			return false;
 		seen[from + k] = true;
 	}

@@ -111,8 +111,9 @@ static bool find_place(struct place *p, struct arena *a, const struct value *v)
 
 static int compare_places(const struct place *x, const struct place *y)
 {
-	return ORDER(x->offset, y->offset) ?: ORDER(x->dtype, y->dtype) ?: ORDER(x->ndim, y->ndim) ?:
-	       strcmp(x->key, y->key) ?: memcmp(x->dims, y->dims, 2 * x->ndim * sizeof(*x->dims));
+	return ORDER(x->offset, y->offset) ?: ORDER(x->dtype, y->dtype) ?:
+	       ORDER(x->ndim, y->ndim) ?: strcmp(x->key, y->key) ?:
+	       memcmp(x->dims, y->dims, 2 * x->ndim * sizeof(*x->dims));
 }
 
 static int by_place(const void *a, const void *b)

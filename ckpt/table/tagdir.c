@@ -243,16 +243,17 @@ static int check_ranks(const struct tagdir *d, struct errmsg *err)
 	char name[NAME_MAX + 1];
 	struct ckname id;
 	size_t n = 0;
+	bool optim;
 
 	if (!find_missing(d, &n, &id))
 		return 0;
+	optim = id.kind == TAG_FILE_OPTIM;
 	names_format(id, has_bf16_names(d), name);
 	return errmsg_set(err, -EBADMSG,
-			  "%s/%s: the %s of data-parallel rank %u, model-parallel rank %u is missing"
+		"%s/%s: the %s of data-parallel rank %u, model-parallel rank %u is missing"
 			  " (%zu files found)",
-			  d->path, name,
-			  id.kind == TAG_FILE_OPTIM ? "optimizer shard" : "model-states file", id.dp,
-			  id.mp, id.kind == TAG_FILE_OPTIM ? d->noptim : d->nmodel);
+			  d->path, name, optim ? "optimizer shard" : "model-states file", id.dp,
+			  id.mp, optim ? d->noptim : d->nmodel);
 }
 
 /* Check that the experts of each layer are numbered without gaps.  Their names do

@@ -101,9 +101,9 @@ static int nest(struct plan_paths *x)
 		if (v[i].number == SIZE_MAX)
 			v[i].number = x->ndirs++;
 	for (size_t i = 0; i < n; i++) {
-		const char *slash = strrchr(v[i].path, '/');
+		const char *path = v[i].path, *slash = strrchr(path, '/');
 		const char *above =
-			slash ? arena_strndup(&x->arena, v[i].path, (size_t)(slash - v[i].path)) : NULL;
+			slash ? arena_strndup(&x->arena, path, (size_t)(slash - path)) : NULL;
 
 		if (above)
 			v[i].parent = find_path(x, above)->number;

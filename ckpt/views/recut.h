@@ -56,7 +56,7 @@ size_t recut_count(const struct recut *s, enum checkpoint_object what);
 struct recut_file {
 	struct ckname id;
 	unsigned old_rank;
-	const struct tag_file *old; /* has that object, and the new file's time; NULL: none has it */
+	const struct tag_file *old; /* has it, and the new file's time; NULL: none has it */
 };
 
 struct recut_file recut_file_of(const struct recut *s, enum checkpoint_object what, size_t number);

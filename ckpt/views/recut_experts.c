@@ -158,6 +158,7 @@ static int check_layer(const struct recutter *b, const struct experts *x, size_t
 	const struct checkpoint *c = b->s->c;
 	const struct expert_layer *l = &x->layers[layer];
 	const unsigned degree = recut_degree(experts_degree(l), b->s->ranks * l->lanes);
+	const unsigned k = experts_degree(l) / degree; /* old ranks that a new one is */
 	const struct rank_stripe stripe =
 		rank_stripe_of(b->s->ranks, degree, l->lanes, x->data_first);
 	struct ckname id = { .kind = TAG_FILE_EXPERT, .mp = b->mp, .layer = (unsigned)layer };
@@ -166,7 +167,7 @@ static int check_layer(const struct recutter *b, const struct experts *x, size_t
 		const unsigned which = rank_stripe_place(&stripe, b->mp, d).which;
 
 		for (id.expert = 0; id.expert < l->n; id.expert++)
-			if (experts_place(l, id.expert).rank / (experts_degree(l) / degree) == which &&
+			if (experts_place(l, id.expert).rank / k == which &&
 			    !tag_files_find(c->experts, c->nexperts, &id))
 				return errmsg_set(b->err, -ENOTSUP,
 				"%s/layer_%u_expert_%u_mp_rank_%02u_model_states.pt is missing: %u"

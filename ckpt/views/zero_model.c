@@ -203,7 +203,8 @@ static void add_frozen(const struct zero_object *o, const struct param *row, con
 	struct file_layout *d = o->d;
 
 	if (row) {
-		layout_note(d, checkpoint_module(o->s->c, row, t->dtype, &whole, &d->gathers, d->err));
+		layout_note(d, checkpoint_module(o->s->c, row, t->dtype, &whole, &d->gathers,
+						 d->err));
 	} else if (tensor_is_contiguous(t)) {
 		layout_add_old(d, &whole, t->numel * item, at + t->storage_offset * item);
 	} else {
@@ -327,8 +328,8 @@ static bool is_frozen(const struct model_states *x, const struct value_pair *pai
 {
 	const char *name = value_is_cstr(pair->key) ? pair->key->str.p : NULL;
 
-	return name && tensor_is(pair->val) && !find_trained(x->o, name) && !module_entries_is_buffer(&x->entries, name) &&
-	       !name_saved(x, name);
+	return name && tensor_is(pair->val) && !find_trained(x->o, name) &&
+	       !module_entries_is_buffer(&x->entries, name) && !name_saved(x, name);
 }
 
 static struct value *frozen_shape(struct zero_object *o, void *ctx, const struct value_pair *pair)

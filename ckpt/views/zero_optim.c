@@ -64,7 +64,8 @@ static size_t list_runs(struct zero_object *o, const struct recut_group *g,
 		const uint64_t first = whole ? 0 : f.first;
 		const uint64_t last = f.numel ? first + (whole ? g->part.numel[i] : f.numel) : first;
 		/* So many old expert-parallel ranks are the new one. */
-		const unsigned k = o->s->c->ranks[o->mp].groups[p->slice->group].degree / g->stripe.degree;
+		const unsigned k = o->s->c->ranks[o->mp].groups[p->slice->group].degree /
+				   g->stripe.degree;
 
 		for (uint64_t at = first, next; at < last; at = next) {
 			const uint64_t each = p->slice->numel, of = at / each;

@@ -184,7 +184,8 @@ static int add_layer(struct stage0_builder *b, const struct tag_file *f)
 	b->o->arena.limit += pt.arena.used * STAGE0_MEMORY_PER_BYTE;
 	d = value_pairs(pt.root);
 	snprintf(number, sizeof(number), "%u.", f->id.layer);
-	rc = d ? add_tensors(b, &pt, (uint32_t)(f - b->s->dir->files), d, find_tie(b, pt.root) ?: number)
+	rc = d ? add_tensors(b, &pt, (uint32_t)(f - b->s->dir->files), d,
+			     find_tie(b, pt.root) ?: number)
 	       : errmsg_set(b->err, -EBADMSG, "%s: is no dict", f->path);
 	ptfile_close(&pt);
 	return rc;

@@ -296,9 +296,9 @@ static int choose_classes(struct finder *f)
 static unsigned expert_of(const struct stage0_builder *b, const struct expert_layer *l, unsigned k)
 {
 	const unsigned degree = experts_degree(l);
+	const unsigned rank = b->experts.data_first ? b->ep * degree / b->s->nep : b->ep % degree;
 
-	return experts_number(l, b->experts.data_first ? b->ep * degree / b->s->nep : b->ep % degree,
-			      k);
+	return experts_number(l, rank, k);
 }
 
 /* Read all tensors of an expert into every `step`-th of `v`. */
@@ -315,7 +315,8 @@ static int read_expert(const struct finder *f, size_t i, unsigned expert, const 
 		return rc;
 	for (size_t j = 0; !rc && j < l->nkeys; j++) {
 		experts_key(l->x, expert, l->rests[j], name);
-		rc = stage0_tensor(f->b, &pt, number, value_find(pt.root, name), name, &v[j * step]);
+		rc = stage0_tensor(f->b, &pt, number, value_find(pt.root, name), name,
+				   &v[j * step]);
 	}
 	ptfile_close(&pt);
 	return rc;

@@ -88,7 +88,8 @@ static bool find_parts(const struct zero_checkpoint *r, const struct part_run *r
 {
 	const struct slice *s = run->slice;
 	const bool whole =
-		!param_state_is_master(run->state) && zero_shard(r, s->mp, 0)->groups[s->group].replicated;
+		!param_state_is_master(run->state) &&
+		zero_shard(r, s->mp, 0)->groups[s->group].replicated;
 
 	partition_ranks_of(&r->layouts[s->mp].groups[s->group], s->index, run->first, run->numel,
 			   part, end);
