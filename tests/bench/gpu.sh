@@ -67,8 +67,6 @@ print(":".join({os.path.dirname(f) for d in sys.path
 	for f in glob.glob(d + "/nvidia/**/libcublasLt.so.*", recursive=True)}))')
 ours_with() { LD_LIBRARY_PATH=$libraries "$@"; }
 
-# --- runs and their figures ------------------------------------------------------------
-
 # left: seconds of this part
 left() { echo $((limit - (SECONDS - since))); }
 
@@ -137,8 +135,6 @@ limit=${UCFS_GPU_SECONDS:-420}
 since=$SECONDS
 ours gpt2 1 7 >/dev/null || skip "$(tail -n 1 "$out/run.log")"
 sed -n 's/^uctrain: \(cuBLASLt .*\)/\1/p' "$out/run.log"
-
-# --- does it start, and is it right? ------------------------------------------------------
 
 small=(--n_layer 2 --n_head 2 --n_embd 64 --vocab_size 1000 --seq_length 64 --train_batch_size 4
 	--train_micro_batch_size_per_gpu 2 --steps 12)
@@ -227,8 +223,6 @@ same() {
 	near "resumed from a $how" 1e-4 saved resumed-tree 7
 	[ "$how" != mount ] || unmount
 }
-
-# --- how fast? ----------------------------------------------------------------------------
 
 # Floating-point operations per token, forward and backward: 6 per parameter, and
 # 12 * layers * width * positions for attention.

@@ -36,8 +36,6 @@ struct alignas(16) uint4 {
 #define blockDim cudaemu_block_dim
 #define gridDim cudaemu_grid_dim
 
-/* --- launches ------------------------------------------------------------- */
-
 template <typename K>
 static cudaError_t cudaFuncSetAttribute(K *kernel, enum cudaFuncAttribute, int bytes)
 {
@@ -72,8 +70,6 @@ static cudaError_t cudaLaunchKernel(void (*kernel)(P...), dim3 grid, dim3 block,
 	cudaemu_queue(stream, later, &launch, sizeof(launch));
 	return cudaSuccess;
 }
-
-/* --- threads ---------------------------------------------------------------- */
 
 static inline void __syncthreads()
 {

@@ -77,8 +77,6 @@ extern struct cudaemu_traffic {
 /* Open the file $VARIABLE.RANK for such a report, as fopen does; NULL if it is not set. */
 FILE *cudaemu_report(const char *variable, const char *mode);
 
-/* --- for the headers beside this one --------------------------------------- */
-
 struct cudaemu_dim {
 	unsigned x, y, z;
 };

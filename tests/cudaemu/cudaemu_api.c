@@ -237,8 +237,6 @@ cudaError_t cudaMemGetInfo(size_t *left, size_t *all)
 	return cudaSuccess;
 }
 
-/* --- memory ------------------------------------------------------------------ */
-
 /*
  * With CUDAEMU_APART the host can access device memory only while operations run: it comes from one
  * range of addresses, each allocation from pages of its own, which are not used again while there
@@ -346,8 +344,6 @@ cudaError_t cudaFreeAsync(void *p, cudaStream_t stream)
 	taken -= size_of(p, r.bytes);
 	return cudaSuccess;
 }
-
-/* --- copies ----------------------------------------------------------------- */
 
 static bool is_among(struct allocation *const *all, const void *p)
 {
@@ -461,8 +457,6 @@ cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t strea
 	cudaemu_queue(stream, set, &m, sizeof(m));
 	return cudaSuccess;
 }
-
-/* --- ranges ------------------------------------------------------------------ */
 
 static int depth;
 

@@ -35,8 +35,6 @@ struct cudaemu_graph {
 
 _Thread_local struct cudaemu_graph *cudaemu_capture;
 
-/* --- what comes before what ---------------------------------------------------- */
-
 static bool has(const struct nodes *set, size_t node)
 {
 	for (size_t i = 0; i < set->n; i++)
@@ -66,8 +64,6 @@ void nodes_add_all(struct nodes *set, const struct nodes *more)
 	for (size_t i = 0; i < more->n; i++)
 		nodes_add(set, more->v[i]);
 }
-
-/* --- capture --------------------------------------------------------------------- */
 
 cudaError_t cudaemu_spoil(cudaError_t e, const char *call)
 {
@@ -167,8 +163,6 @@ cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *graph)
 	*graph = g;
 	return cudaSuccess;
 }
-
-/* --- graphs ----------------------------------------------------------------------- */
 
 cudaError_t cudaGraphDestroy(cudaGraph_t g)
 {

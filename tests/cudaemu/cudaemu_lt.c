@@ -97,8 +97,6 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t lt)
 	return destroyed(lt);
 }
 
-/* --- descriptions ----------------------------------------------------------- */
-
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *desc, cublasComputeType_t compute,
 					cudaDataType_t scale)
 {
@@ -211,8 +209,6 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t lt, cublasLtMatmu
 	}
 	return CUBLAS_STATUS_SUCCESS;
 }
-
-/* --- products --------------------------------------------------------------- */
 
 static float get(const void *p, cudaDataType_t type, uint64_t i)
 {

@@ -49,8 +49,6 @@ void cudaemu_spend(double ms)
 	now += ms;
 }
 
-/* --- random order ------------------------------------------------------------- */
-
 void cudaemu_seed(unsigned seed)
 {
 	random_state = (seed + 1) * 0x9e3779b97f4a7c15u;
@@ -68,8 +66,6 @@ size_t cudaemu_random(size_t n)
 	random_state ^= random_state << 17;
 	return (size_t)(random_state >> 11) % n;
 }
-
-/* --- marks ---------------------------------------------------------------------- */
 
 static struct mark *hold(struct mark *m)
 {
@@ -107,8 +103,6 @@ static void set_done(struct mark *m)
 	m->done = true;
 	pthread_mutex_unlock(&lock);
 }
-
-/* --- queues ---------------------------------------------------------------------- */
 
 static void append(cudaStream_t s, const struct queued *what)
 {
@@ -204,8 +198,6 @@ void cudaemu_finish(void)
 		cudaemu_finish_stream(s);
 }
 
-/* --- streams ----------------------------------------------------------------------- */
-
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags)
 {
 	(void)flags;
@@ -279,8 +271,6 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 		append(stream, &(struct queued){ .waits_for = hold(event->mark) });
 	return cudaSuccess;
 }
-
-/* --- events ------------------------------------------------------------------------ */
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
 {

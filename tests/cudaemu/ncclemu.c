@@ -33,8 +33,6 @@ static MPI_Datatype type_of(ncclDataType_t t)
 	return t == ncclFloat32 ? MPI_FLOAT : t == ncclFloat64 ? MPI_DOUBLE : MPI_BYTE;
 }
 
-/* --- communicators ------------------------------------------------------------ */
-
 /* NCCL_EMULATED_VERSION, or one that graphs may contain. */
 static ncclResult_t get_version(int *version)
 {
@@ -133,8 +131,6 @@ static const char *error_string(ncclResult_t r)
 {
 	return r == ncclSuccess ? "no error" : "some error";
 }
-
-/* --- groups ------------------------------------------------------------------- */
 
 /* Sends and receives that are under way. */
 #define PENDING_MAX 64
@@ -242,8 +238,6 @@ static ncclResult_t nccl_recv(void *to, size_t n, ncclDataType_t t, int peer, nc
 
 	return call(stream, &c);
 }
-
-/* --- collectives ---------------------------------------------------------------- */
 
 bool ncclemu_hangs;
 

@@ -41,8 +41,6 @@ static void check(const struct comm *c, int ok, const char *what)
 	}
 }
 
-/* --- what ranks tell each other -------------------------------------------- */
-
 static void sums_of_floats(struct comm *c)
 {
 	float x[7];
@@ -140,8 +138,6 @@ static void others(struct comm *c)
 	check(c, root == 42, "broadcast");
 	check(c, c->local_size == c->size, "all are on this machine");
 }
-
-/* --- training with known gradients ----------------------------------------- */
 
 /* The gradient of element e of the whole model in a micro-batch: a small integer, so that sums
  * are exact, or a fraction, so that float sums depend on the order. */

@@ -52,8 +52,6 @@ check "slow kernels" test "$(NVCCFLAGS="-Xcicc -O1 -Xptxas -O1" "$top_srcdir/pac
 check "are said" grep -q "with -Xcicc -O1 -Xptxas -O1 and slow" "$tmp/words"
 check "nothing is left of either" test ! -e "$tmp/none.tar.gz"
 
-# --- the benchmark ---------------------------------------------------------------------
-
 check "it skips without a GPU" test "$(env -i PATH=/usr/bin:/bin "$bundle/gpu" >"$tmp/words" 2>&1; echo $?)" = 77
 check "a part that is none" test "$(env -i PATH=/usr/bin:/bin "$bundle/gpu" gpt3 >"$tmp/words" 2>&1; echo $?)" = 2
 

@@ -74,8 +74,6 @@ for dtype in $dtypes; do
 	check "$dtype with dropout: $d apart" within 3e-3 "$d"
 done
 
-# --- what a step copies between host and device -----------------------------------
-
 emulated && [ -n "$dtypes" ] || finish
 
 # Numbers and bytes of copies to the device, and to the host, by rank $1 of two in the second

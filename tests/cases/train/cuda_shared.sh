@@ -66,8 +66,6 @@ for dtype in $dtypes; do
 done
 same_bits "rank-invariant" exact2 exact4
 
-# --- what a step copies between host and device -----------------------------------
-
 emulated && [ -n "$dtypes" ] || finish
 
 # A step of bf16 on two ranks as rank $3 sees it, less what one rank alone copies: numbers

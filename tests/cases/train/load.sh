@@ -11,8 +11,6 @@ read_once() {
 		test "$(said "$1" | grep '^read')" = "read ${2:-13536} bytes, 0 past the mount"
 }
 
-# --- what four ranks saved in any stage, in every stage on fewer ---------------
-
 # Averages over three ranks round differently, so that training on three ranks does not
 # have the bits of training on four; the loaded state does.
 for stage in 1 2 3; do
@@ -40,8 +38,6 @@ while read -r n stage to; do
 	read_once $run $((to ? 13536 : n * 13536))
 	same "$run goes on" "$(state "$([ $n = 3 ] && echo z1-z0-3-on || echo six)")" $run-on
 done <<<"$plan"
-
-# --- our own, of every stage and type -----------------------------------------
 
 rows="0 fp32
 1 fp32
@@ -99,8 +95,6 @@ row_resumed() {
 each_row row_resumed
 same "bfloat16 becomes float32" "$(state becomes-bf16)" becomes-fp32
 
-# --- of real DeepSpeed --------------------------------------------------------
-
 curves="width=32 vocab=256 positions=32"
 deepspeed="curves/gpt2_z2_bf16_dp4 2 bf16 0 10 $curves
 curves/gpt2_z3_fp32_dp4 3 fp32 0 10 $curves
@@ -131,8 +125,6 @@ while read -r case _ _ flavor steps _; do
 	done
 	same "$case in another stage" "$want" "$case-other"
 done <<<"$deepspeed"
-
-# --- vocabularies with padding --------------------------------------------------
 
 # 11 of 16 rows are tokens, the others were trained as padding.  A model with 16 rows resumes them;
 # any other gets zeros instead, or no such rows.
@@ -178,8 +170,6 @@ check "and words are those of DeepSpeed" test "$got" = \
 	"different: 1 of 113 states of 29 parameters
 lm_head.weight fp32: shape [16, 6] in A, [11, 6] in B"
 
-# --- steps and kinds of Adam --------------------------------------------------
-
 kinds=$(for flavor in 0 1 2; do for stage in 1 3; do echo "$flavor $stage"; done; done)
 while read -r flavor stage; do
 	run=flavor$flavor-z$stage
@@ -202,8 +192,6 @@ while read -r flavor stage; do
 	same "$run: its tree" "$(state "$run")" "$run-tree"
 	same "$run: again" "$(state "$run")" "$run-back"
 done <<<"$kinds"
-
-# --- not everything -----------------------------------------------------------
 
 run=$tmp/fp32-z1
 tree=$run/global_step3_universal
@@ -233,8 +221,6 @@ did no-step-needed
 rm -r "${tree:?}/zero/transformer.ln_f.bias"
 later 2 no-parameter universal=yes load="$run" ignore_missing=yes
 
-# --- another model ------------------------------------------------------------
-
 run=$tmp/fp32-z3
 models="layers=3|transformer.h.2.
 layers=1|it has transformer.h.1.
@@ -255,8 +241,6 @@ for universal in no yes; do
 	later 2 "$universal-unpads" stage=1 load="$tmp/repadded-$universal"
 	later 2 "$universal-loses" stage=1 vocab=10 load="$tmp/repadded-$universal"
 done
-
-# --- not there, or not what it should be --------------------------------------
 
 mkdir "$tmp/empty"
 later 2 none load="$tmp/none"

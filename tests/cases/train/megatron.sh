@@ -26,8 +26,6 @@ others="1 1 1 0
 4 4 1 1
 2 1 1 3"
 
-# --- the same state, from everywhere ----------------------------------------------
-
 # each CALL...: with the ranks of all lines of `others`
 each() {
 	local n t p z
@@ -116,8 +114,6 @@ for from in files tree mount; do
 	# A fragment that begins or ends within a row of ours takes that row.
 	check "of three that partition" test "$(bytes $from-n3-t1-p1-z2)" -lt $((9152 * 12 * 105 / 100))
 done
-
-# --- what the real one lost after step 5 --------------------------------------------
 
 # Megatron's rate would fall until step 100.
 echo '{"scheduler": {"type": "WarmupCosineLR", "params": {"total_num_steps": 100,

@@ -73,8 +73,6 @@ while read -r ranks tensor pipe stage dtype more; do
 	check "$case: the same state" "$files" tree "$tmp/$case/hf/tree" "$tmp/$case/megatron/tree" 16 0
 done <<<"$plan"
 
-# --- files and keys, by those of Megatron-DeepSpeed -------------------------------
-
 real=$good/megatron/tp2_pp2_z1_fp32/global_step5
 saved=$tmp/n4-t2-p2-z1-fp32/megatron/global_step3
 check "files" cmp <(ls "$real") <(ls "$saved")
@@ -134,12 +132,8 @@ for key in num_layers hidden_size num_attention_heads num_key_value_heads add_po
 	check "args.$key" grep -q "^args/$key " "$tmp/keys"
 done
 
-# --- query_key_value as before December 2024 ---------------------------------------
-
 ucckpt convert "$tmp/old/global_step3" "$tmp/old/tree" >/dev/null
 check "the same state by heads" "$files" tree "$tmp/n2-t2-p1-z1-fp32/hf/tree" "$tmp/old/tree" 16 4
-
-# --- going on -----------------------------------------------------------------------
 
 # Saved as | ranks | tensor-parallel | stages | ZeRO's.  In stage 3 nothing decays.
 others="thirds 1 1 1 1
@@ -183,8 +177,6 @@ while read -r from ranks tensor pipe stage; do
 	done
 done <<<"$others"
 
-# --- biases and norms do not decay -------------------------------------------------
-
 for decay in 0 10; do
 	ucckpt convert "$tmp/decay$decay/global_step1" "$tmp/decay$decay/tree" >/dev/null
 done
@@ -195,8 +187,6 @@ done
 for name in 2.self_attention.dense.weight tied_modules.embed.position_embeddings.weight; do
 	same $name && fail "$name does not decay"
 done
-
-# --- in the background the same -----------------------------------------------------
 
 check "saved in the background" diff -r "$saved" "$tmp/later/global_step3"
 finish

@@ -66,8 +66,6 @@ same_bits "TF32 on the CPU, and the default eps" one tf32
 within 1e-3 "$(apart one eps 5)" && fail "another eps makes no difference"
 shared_alike p2
 
-# --- from the mount ------------------------------------------------------------
-
 # Resumed on ranks | of them tensor-parallel | stages | ZeRO's
 plan="1 1 1 1
 4 1 1 2

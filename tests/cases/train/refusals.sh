@@ -22,8 +22,6 @@ once() {
 	grep -q -e "^uctrain: .*$pattern" "$tmp/log" || fail "$label: $(tail -n 5 "$tmp/log")"
 }
 
-# --- sizes and numbers of ranks ---------------------------------------------------
-
 # Ranks | pattern | flags
 while IFS='|' read -r ranks pattern more; do
 	# shellcheck disable=SC2086 # words
@@ -42,8 +40,6 @@ done <<'END'
 END
 once "all of them end" "n_embd 18 is not a multiple" mpirun -n 2 uctrain "${own_flags[@]}" --n_embd 18
 
-# --- ranks that disagree --------------------------------------------------------------
-
 # What the second rank has instead.
 while IFS='|' read -r pattern more; do
 	# shellcheck disable=SC2086 # words
@@ -58,8 +54,6 @@ was given other flags than rank 0|--run_name other
 --nonsense: unknown option|--nonsense
 .*nowhere.json|--deepspeed_config nowhere.json
 END
-
-# --- checkpoints that are not whole -------------------------------------------------
 
 # damage CASE: a copy of it in $bad, to be damaged
 damage() {

@@ -111,8 +111,6 @@ check "as is what was to give way" \
 touch "$tmp/file"
 fails "it is named" "$tmp/file" 2 save="$tmp/file"
 
-# --- while training goes on -----------------------------------------------------
-
 # An asynchronous save has the state at its beginning, in any memory.
 kinds=$(for apart in no yes; do
 	for stage in 0 1 2 3; do
@@ -140,8 +138,6 @@ fails "it says so" "step 4 was not saved, earlier ones remain: .*too large" \
 	2 steps=4 background=yes more=3 save="$dir" largest=8192
 check "nothing has changed" test "$before" = "$(cd "$dir" && find . -type f -exec cksum {} + | sort)"
 check "and nothing is left over" test "$(cd "$dir" && echo .[!.]*)" = ".[!.]*"
-
-# --- killed -----------------------------------------------------------------------
 
 for background in yes no; do
 	on_ranks 2 "$program" steps=4 killed=yes background=yes more=1 save="$dir" >/dev/null 2>&1 &&

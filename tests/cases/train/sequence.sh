@@ -73,8 +73,6 @@ shared_alike cut
 # Masks do not depend on both cuts at once either.
 alike "both, with dropout" 1e-5 s2-one-drop both
 
-# --- saved, and resumed ----------------------------------------------------------
-
 # ZeRO partitions over data- and sequence-parallel ranks, which does not matter to a resumed run.
 # Saved by | of them sequence-parallel | stage; resumed on | of them sequence- |
 # tensor-parallel | stage | from the files or the mount

@@ -29,7 +29,6 @@ refuse() {
 	check "$1: $2" grep -q -- "$2" "$tmp/$1.log"
 }
 
-# --- directories ----------------------------------------------------------------------
 for n in 0 1; do
 	mkdir -p "$tmp/n$n/global_step2"
 	cp "$tmp/run/global_step2"/*_rank_"$n"_*optim_states.pt "$tmp/n$n/global_step2"
@@ -44,7 +43,6 @@ echo >>"$tmp/n1/latest"
 cp "$tmp/www/run/latest" "$tmp/n0"
 refuse differs "latest" --resume="{$tmp/n0,$tmp/n1}"
 
-# --- servers --------------------------------------------------------------------------
 if ! command -v nginx >/dev/null || ucckpt info http://127.0.0.1:1/ 2>&1 | grep -q 'without libcurl'; then
 	echo "nothing was asked of servers: no nginx, or no libcurl"
 	finish

@@ -50,8 +50,6 @@ done
 # Masks do not depend on how the heads are cut.
 shared_alike t2
 
-# --- from the mount ------------------------------------------------------------
-
 # Saved by | resumed on | of them tensor-parallel | stage
 plan="1 2 2 1
 1 4 2 2

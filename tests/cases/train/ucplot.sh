@@ -34,8 +34,6 @@ picture() {
 	check "$1 is a PNG" test "$(head -c 8 "$1" | od -An -tx1 | tr -d ' \n')" = 89504e470d0a1a0a
 }
 
-# --- what is read
-
 run=gpt2_tp1_pp1_dp4_sp1
 mkdir -p "runs/$run"
 printf '%s\n' step,loss,lr,valid_loss 1,5.25,0.1, 2,4.5,0.1,4.75 3,nan,0.1, >"runs/$run/metrics.csv"
@@ -62,8 +60,6 @@ table lr-$run.csv step,lr 1,0.1 2,0.1 3,0.1
 plots "$events/simple" --tag valid/loss --png -o valid
 picture valid.png
 check "--png alone: no table" test ! -e valid-simple.csv
-
-# --- a resume
 
 # Capture the input of gnuplot.
 gnuplot=$(command -v gnuplot)

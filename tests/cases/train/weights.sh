@@ -50,8 +50,6 @@ goes_on() {
 	done
 }
 
-# --- 1: training ----------------------------------------------------------------
-
 train 4 base "${flags[@]}" --steps 101 --checkpoint_dir "$run" --checkpoint_interval 100
 train 4 anew "${flags[@]}" --steps 120 --resume="$run" --checkpoint_tag global_step100 \
 	--no_load_optimizer_states
@@ -75,8 +73,6 @@ check "the model's configuration" diff - <(tr -d ' \t' <"$run/global_step100/con
 "eos_token_id":null
 }
 END
-
-# --- 2, 3, 4: weights out, universal in, resumed --------------------------------
 
 tag=$run/global_step100
 ucckpt convert --view hf "$tag" "$tmp/hf" >/dev/null || fail "convert --view hf"
@@ -104,8 +100,6 @@ if [ -c /dev/fuse ]; then
 else
 	echo "no /dev/fuse: mounts were left out"
 fi
-
-# --- the curves -----------------------------------------------------------------
 
 command -v gnuplot >/dev/null || tables=--csv
 ucplot "$tmp/logs/base" "$tmp/logs/converted-4" "$tmp/logs/converted-2" \

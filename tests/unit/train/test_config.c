@@ -8,8 +8,6 @@
 #include "tests/support/commandline.h"
 #include "tests/support/unit.h"
 
-/* --- flags ----------------------------------------------------------------- */
-
 static void defaults_are_the_demos(void **state)
 {
 	struct config c;
@@ -288,8 +286,6 @@ static void wrong_flags_are_named_with_their_value(void **state)
 	for (size_t i = 0; i < COUNT(cases); i++)
 		line_is_refused(cases[i].line, 1, cases[i].says);
 }
-
-/* --- batches --------------------------------------------------------------- */
 
 static void what_is_not_given_of_a_batch_follows(void **state)
 {

@@ -32,8 +32,6 @@ struct function {
 /* Kept by `forward` for `backward`. */
 static float stats[MOST], kept[MOST], kept_pre[MOST];
 
-/* --- the functions: sizes, what is in x, and both ways ---------------------- */
-
 /* rows[5][7], weight[7], bias[7] */
 #define NORM_ROWS 5
 #define NORM_C 7
@@ -177,8 +175,6 @@ static const struct function functions[] = {
 	{ "cross_entropy", HEAD_WTE + HEAD_VOCAB *HEAD_C, 1, 0, cross_entropy, cross_entropy_grad },
 	{ "embed", EMBED_WPE + 3 * EMBED_C, 2 * 3 * EMBED_C, 0, embed, embed_grad },
 };
-
-/* --- slopes ----------------------------------------------------------------- */
 
 static void random_floats(float *x, size_t n)
 {

@@ -49,8 +49,6 @@ static const struct {
 #endif
 };
 
-/* --- both sides ------------------------------------------------------------- */
-
 /* Enough for the logits of some rows of the largest vocabulary above. */
 static size_t logits_bytes = (size_t)1 << 14;
 
@@ -320,8 +318,6 @@ static void out_of_memory_is_told(void **state)
 }
 #endif
 
-/* --- a whole model ---------------------------------------------------------- */
-
 #if SANITIZED
 #define STEPS 10
 #elif defined(CUDA_EMULATED)
@@ -465,8 +461,6 @@ static void runs_are_equal_bit_for_bit(void **state)
 	run_otherwise(false);
 	assert_memory_equal(first, again, sizeof(first));
 }
-
-/* --- queues ----------------------------------------------------------------- */
 
 /* Waits that can be left out. */
 enum { FOR_ZEROS, FOR_INPUT, FOR_SUMS, FOR_OUTPUT, NONE };

@@ -154,8 +154,6 @@ static void keeps_its_memory(void **state)
 	end();
 }
 
-/* --- what cannot be recorded --------------------------------------------------------- */
-
 static void waits(void)
 {
 	o->sync(at.b, &(struct errmsg){ "" });

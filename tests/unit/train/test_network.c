@@ -50,8 +50,6 @@ static double evaluate(struct whole *w)
 	return loss;
 }
 
-/* --- PyTorch's numbers ---------------------------------------------------- */
-
 static struct numbers numbers;
 
 static int open_numbers(void **state)
@@ -164,8 +162,6 @@ static void sixteen_bits_are_close_to_pytorchs(void **state)
 			end(&w);
 		}
 }
-
-/* --- by themselves -------------------------------------------------------- */
 
 static const struct gpt2_config config = {
 	.n_layer = 2,

@@ -9,8 +9,6 @@
 #include "gpu/zero/optimizer.h"
 #include "tests/support/unit.h"
 
-/* --- Adam ------------------------------------------------------------------ */
-
 /* Three steps on (0.5, -1.25, 3.0); the gradient of step t is t times (0.1,
  * -2.0, 0.03). */
 static void updates_of_torch(void **state)
@@ -55,8 +53,6 @@ static void updates_of_torch(void **state)
 	}
 	b->ops->destroy(b);
 }
-
-/* --- learning rates -------------------------------------------------------- */
 
 static void rates_of_deepspeed(void **state)
 {
@@ -117,8 +113,6 @@ static void no_warmup(void **state)
 		assert_true(lr_schedule_lr(&c, 0.01, 1) == 0.01);
 	}
 }
-
-/* --- loss scale ------------------------------------------------------------ */
 
 /* 'o' is an overflow, 'g' a good step.  After each: scale and hysteresis left. */
 static void scales_of_deepspeed(void **state)

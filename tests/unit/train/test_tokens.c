@@ -55,8 +55,6 @@ static void must_read(struct tokens *t, bool valid, uint64_t row, int32_t *out)
 		fail_msg("%s", err.text);
 }
 
-/* --- synthetic ------------------------------------------------------------- */
-
 /* DeepSpeed's reference runs used these tokens, 20 batches of 16 rows; the digest is that of
  * their file. */
 static void the_demos_batch_is_torchs(void **state)
@@ -128,8 +126,6 @@ static void synthetic_validation_is_another_batch(void **state)
 	assert_memory_not_equal(train, valid, sizeof(train));
 	tokens_close(t);
 }
-
-/* --- files of tokens ------------------------------------------------------- */
 
 static void rows_of_numbers_and_of_bytes(void **state)
 {
@@ -264,8 +260,6 @@ static void a_file_that_becomes_shorter_is_an_error(void **state)
 	assert_non_null(strstr(err.text, "d.txt"));
 	tokens_close(t);
 }
-
-/* --- indexed datasets ------------------------------------------------------ */
 
 struct index {
 	uint64_t version;

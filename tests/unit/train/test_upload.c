@@ -71,8 +71,6 @@ static struct source open_file(void)
 	return src;
 }
 
-/* --- what arrives ----------------------------------------------------------- */
-
 struct job {
 	enum dtype dtype;
 	size_t off, n, to;
@@ -143,8 +141,6 @@ static void everything_arrives(void **state)
 	}
 }
 
-/* --- past the page cache ------------------------------------------------------ */
-
 /* Write the file out and forget it.  False if the page cache is all that there is. */
 static bool make_cold(const struct source *src)
 {
@@ -186,8 +182,6 @@ static void cold_files_stay_cold(void **state)
 	b->ops->sync(b, NULL);
 	b->ops->free(b, to);
 }
-
-/* --- what does not ----------------------------------------------------------- */
 
 /* Read from `off` on a file that has been truncated. */
 static int read_short(struct backend *b, float *to, uint64_t off, struct errmsg *err)
@@ -308,8 +302,6 @@ static void it_can_be_given_up(void **state)
 		b->ops->free(b, to);
 	}
 }
-
-/* --- who reads --------------------------------------------------------------- */
 
 static void a_reader_says_what_went_wrong(void **state)
 {

@@ -45,8 +45,6 @@ static const char *something(void *ctx)
 	return ctx;
 }
 
-/* --- what a process does, with a limit of two seconds ---------------------------- */
-
 static void hang(void)
 {
 	watch_begin("a barrier");

@@ -42,8 +42,6 @@ static inline float ptx_exp2(float x)
 	return exp2f(x);
 }
 
-/* --- matrices of a warp ----------------------------------------------------- */
-
 /* A lane's elements of both matrices, as numbers. */
 struct cudaemu_operands {
 	float a[8], b[4];
@@ -143,8 +141,6 @@ static inline void ptx_load_matrices_transposed(uint32_t x[4], const void *row)
 		       (uint32_t)cudaemu_row(given, i, k + 1)[lane / 4] << 16;
 	}
 }
-
-/* --- copies ----------------------------------------------------------------- */
 
 static inline void ptx_copy_16(void *shared, const void *global, bool there)
 {
