@@ -3,10 +3,10 @@
  * the data of rows. */
 #include "ckpt/base/array.h"
 #include "ckpt/foreign/dcp.h"
+#include "ckpt/format/deepspeed.h"
 #include "ckpt/format/names.h"
 #include "ckpt/format/value.h"
 #include "ckpt/vfile/file_layout.h"
-#include "ckpt/zero/stage1.h"
 
 /* The state of a schedule that has made the optimizer's steps, with the names of torch's
  * schedulers and of DeepSpeed's, which count from -1.  DeepSpeed loads it into any. */
@@ -37,7 +37,7 @@ static struct value *model_states(struct arena *a, int64_t step)
 		{ "mp_world_size", value_new_int(a, 1) },
 		{ "global_steps", value_new_int(a, step) },
 		{ "lr_scheduler", scheduler(a, step) },
-		{ KEY_DS_CONFIG, stage1_config(a, NULL) },
+		{ KEY_DS_CONFIG, deepspeed_stage1_config(a, NULL) },
 		{ KEY_DS_VERSION, value_new_str(a, NAMES_DS_VERSION) },
 	};
 
@@ -78,12 +78,14 @@ static struct value *optimizer(struct dcp_checkpoint *x, struct file_layout *d)
 {
 	const struct deepspeed_shard no_scaler = { 0 };
 	const size_t n = x->model.ngroups;
-	struct stage1_group *groups = arena_alloc(&d->a, (n + 1) * sizeof(*groups));
+	struct deepspeed_stage1_group *groups = arena_alloc(&d->a, (n + 1) * sizeof(*groups));
 
 	for (size_t i = 0; groups && i < n; i++)
-		groups[i] = (struct stage1_group){ states(x, &x->model.groups[i], d),
-						   x->model.groups[i].options };
-	return groups ? stage1_optimizer(&d->a, groups, n, no_scaler, NULL) : NULL;
+		groups[i] = (struct deepspeed_stage1_group){
+			states(x, &x->model.groups[i], d),
+			x->model.groups[i].options,
+		};
+	return groups ? deepspeed_stage1_file(&d->a, groups, n, no_scaler, NULL) : NULL;
 }
 
 struct value *dcp_object(struct checkpoint *c, enum checkpoint_object what, unsigned mp,

@@ -2,6 +2,8 @@
 #ifndef UCKPT_DEEPSPEED_H
 #define UCKPT_DEEPSPEED_H
 
+#include <stddef.h>
+
 #include "ckpt/format/names.h"
 #include "ckpt/format/value.h"
 
@@ -38,5 +40,19 @@ struct value *deepspeed_scaler_object(struct arena *a, const struct deepspeed_sc
 struct value *deepspeed_stage(struct arena *a, struct value *class, unsigned stage);
 struct value *deepspeed_fragment(struct arena *a, struct value *class, uint64_t start,
 				 uint64_t numel);
+
+/* The objects that one data-parallel rank of stage 1 pickles, made for loaders of other
+ * checkpoints. */
+struct deepspeed_stage1_group {
+	struct value *states;        /* a dict, with any value in place of a flat tensor */
+	const struct value *options; /* a dict, whose plain values are taken; or NULL */
+};
+
+/* DeepSpeed's configuration, with the stage changed to 1; if it is NULL, with nothing else. */
+struct value *deepspeed_stage1_config(struct arena *a, struct value *config);
+
+/* An optimizer's shard but for flat tensors.  `shard` has the loss scaler, if there is one. */
+struct value *deepspeed_stage1_file(struct arena *a, const struct deepspeed_stage1_group *groups,
+				    size_t n, struct deepspeed_shard shard, struct value *config);
 
 #endif

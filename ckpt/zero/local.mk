@@ -3,7 +3,6 @@
 ckpt_libuckpt_a_SOURCES += \
 	%D%/shard.h %D%/shard_impl.h \
 	%D%/shard.c %D%/shard_partition.c %D%/shard_nvme.c \
-	%D%/stage1.h %D%/stage1.c \
 	%D%/stage0.h %D%/stage0_build.h %D%/stage0_match.c %D%/stage0_optim.c \
 	%D%/stage0.c %D%/stage0_experts.c %D%/stage0_object.c \
 	%D%/rows.h \

@@ -9,12 +9,12 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/format/deepspeed.h"
 #include "ckpt/format/names.h"
 #include "ckpt/format/value.h"
 #include "ckpt/vfile/extent.h"
 #include "ckpt/zero/shard_impl.h"
 #include "ckpt/zero/stage0_build.h"
-#include "ckpt/zero/stage1.h"
 
 static bool describe_group(const struct stage0_group *from, struct shard *s, struct param_states *to)
 {
@@ -150,7 +150,7 @@ struct value *stage0_model(const struct stage0_rank *r, struct value *old, struc
 	value_put(a, root, "param_shapes", shapes_value(r, a));
 	value_put(a, root, KEY_SHARED_PARAMS, ties_value(r, a));
 	value_put(a, root, "dp_world_size", 1u);
-	value_put(a, root, KEY_DS_CONFIG, stage1_config(a, value_find(old, KEY_DS_CONFIG)));
+	value_put(a, root, KEY_DS_CONFIG, deepspeed_stage1_config(a, value_find(old, KEY_DS_CONFIG)));
 	value_put(a, root, KEY_DS_VERSION, NAMES_DS_VERSION);
 	return a->failed ? NULL : root;
 }
@@ -237,7 +237,7 @@ struct value *stage0_optimizer(const struct stage0_rank *r, struct value *old, s
 	const bool dynamic =
 		value_is_true(value_find_path(old, "optimizer", "dynamic_loss_scale", NULL));
 	struct value *loss = r->refused ? NULL : scaler(a, old, dynamic), *root;
-	struct stage1_group *groups = arena_alloc(a, (r->ngroups + 1) * sizeof(*groups));
+	struct deepspeed_stage1_group *groups = arena_alloc(a, (r->ngroups + 1) * sizeof(*groups));
 	const struct deepspeed_shard shard = {
 		.loss_scaler = loss,
 		.dynamic_loss_scale = loss ? value_new_bool(a, dynamic) : NULL,
@@ -245,10 +245,12 @@ struct value *stage0_optimizer(const struct stage0_rank *r, struct value *old, s
 	};
 
 	for (size_t g = 0; groups && g < r->ngroups; g++)
-		groups[g] = (struct stage1_group){ states_value(&r->groups[g], old, a),
-						   own && g < own->n ? own->v[g] : NULL };
-	root = groups ? stage1_optimizer(a, groups, r->ngroups, shard,
-					 value_find(old, KEY_DS_CONFIG))
+		groups[g] = (struct deepspeed_stage1_group){
+			states_value(&r->groups[g], old, a),
+			own && g < own->n ? own->v[g] : NULL,
+		};
+	root = groups ? deepspeed_stage1_file(a, groups, r->ngroups, shard,
+					      value_find(old, KEY_DS_CONFIG))
 		      : NULL;
 	if (root && value_find_pairs(old, KEY_FOLDING))
 		value_put(a, root, KEY_FOLDING,
