@@ -59,7 +59,7 @@ struct choice {
 	struct dcp_reader *f;
 	struct arena a;
 	struct dcp_findings names; /* of the optimizer's parameters */
-	size_t nnames;             /* different ones */
+	size_t nnames;             /* number of different names */
 	struct candidate *v;
 	size_t n, cap;
 };

@@ -58,7 +58,7 @@ struct dcp_model {
 	struct dcp_extra *extras;
 	size_t nextras;
 	int64_t step;      /* the highest; 0 if there is none */
-	bool steps_differ; /* within a group: the first parameter's is used */
+	bool steps_differ; /* parameters of a group have different steps: the first one's is used */
 	bool has_optimizer;
 	struct errmsg_list notes; /* about choices and omissions, for the user */
 	const char *unread;  /* a tensor of the optimizer that is not read; or NULL */

@@ -13,8 +13,8 @@
 
 #include "ckpt/base/array.h"
 
-/* The first that matches is it, and the first of its kind is what DeepSpeed writes now.  Capitals
- * stand for the numbers of struct ckname, a star for any text. */
+/* The first row that matches counts, and the first row of a kind is the name that DeepSpeed writes
+ * now.  Capitals stand for the numbers of struct ckname, a star for any text. */
 static const struct {
 	const char *pattern;
 	enum tag_file_kind kind;

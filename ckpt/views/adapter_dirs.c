@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * PEFT saves the adapter called "default" in a directory, and every other adapter in a subdirectory
- * of its name (peft 0.21, PeftModel.save_pretrained).  The top always has one here, so that
- * from_pretrained loads it.
+ * of its name (peft 0.21, PeftModel.save_pretrained).  The view's top directory always
+ * has an adapter, so that from_pretrained loads it.
  */
 #include "ckpt/views/adapter_dirs.h"
 

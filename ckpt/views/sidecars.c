@@ -72,7 +72,7 @@ struct search {
 	const struct checkpoint *tag;
 	struct sidecars *c;
 	const char *config; /* name of the required file */
-	bool only;          /* is wanted */
+	bool only;          /* no other file is wanted */
 	bool above;         /* this directory is above the run */
 };
 

@@ -75,8 +75,8 @@ static struct value *make_object(void *ctx, unsigned mp, struct ptfile *pt)
 	return stage0_model(&r->stage0[mp], pt->root, &pt->arena);
 }
 
-/* Load the model.  If an earlier save of the tag had more ranks, retry without their files, with
- * which the grid looked complete. */
+/* Load the model.  If an earlier save of the tag had more ranks, retry without
+ * the files of those ranks: they made the grid look complete. */
 static int load_model(struct zero_checkpoint *r, const struct user_rules *user, struct errmsg *err)
 {
 	const struct rank_object object = { make_object, r };

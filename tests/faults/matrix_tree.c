@@ -128,7 +128,7 @@ static void add(struct tree *t, const char *path, uint64_t size, uint64_t hash)
 	t->n++;
 }
 
-/* Through the library. */
+/* A read through the library. */
 struct reading {
 	struct uckpt *u;
 	const struct tree_fault *fault;

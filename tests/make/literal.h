@@ -9,7 +9,7 @@
  * \0 for a NUL), (tuples,), [lists], {dicts}, torch's Size(2, 3); tensors of zeros in a
  * shape, Zeros(9) of float32 and Halves(3, 2) of bfloat16; Scalar(5.0), a tensor without
  * dimensions; Nvme('id'), a tensor that was offloaded; and Call('os', 'system', 'true').
- * What is malformed aborts.
+ * Malformed text aborts.
  */
 
 /* The value of a literal; NULL for NULL. */

@@ -108,7 +108,7 @@ static void exchange(struct comm *c)
 	for (size_t i = 0; i < bytes; i++)
 		out[i] = (uint8_t)(i * 7 + c->rank);
 	if (peer >= c->size) {
-		/* has no neighbour */
+		/* this rank has no neighbour */
 	} else if (c->rank > peer) {
 		comm_exchange(c, peer, NULL, in, bytes);
 		comm_exchange(c, peer, out, NULL, bytes);

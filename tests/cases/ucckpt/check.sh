@@ -326,7 +326,7 @@ for stage in native any; do
 	rm -r "$tmp/u"
 done
 cd "$tmp" || exit 1
-# States that nobody can divide take their own forms away.
+# A state that cannot be divided rules out the views that divide it.
 run_check 0 "$good/z1_soap_dp2"
 says "note: .*state Q of group 0 is a list: .* (convert --view universal, .*--view zero is not possible)" \
 	"the checkpoint is whole; tensors were not read (--data)"
