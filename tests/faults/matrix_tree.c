@@ -231,23 +231,24 @@ struct walking {
 	struct tree *out;        /* NULL: list only */
 };
 
-static void read_file(const struct walking *w, const char *full,
-		      const char *path, uint64_t size)
+/* The size is that of the open file: until then the kernel may have one of before the damage. */
+static void read_file(const struct walking *w, const char *full, const char *path)
 {
 	const int fd = open(full, O_RDONLY | O_CLOEXEC);
 	XXH3_state_t *const hash = XXH3_createState();
 	char buf[BLOCK];
 	uint64_t done = 0;
-	ssize_t n = -1;
+	struct stat st = { 0 };
+	ssize_t n = fd < 0 ? -1 : fstat(fd, &st);
 
 	XXH3_64bits_reset(hash);
-	while (fd >= 0 && (n = read(fd, buf, sizeof(buf))) > 0) {
+	while (n >= 0 && (n = read(fd, buf, sizeof(buf))) > 0) {
 		XXH3_64bits_update(hash, buf, (size_t)n);
 		done += (uint64_t)n;
 	}
 	if (n < 0)
 		w->out->failed++;
-	else if (done != size)
+	else if (done != (uint64_t)st.st_size)
 		die("the size is not that of its bytes", full);
 	else
 		add(w->out, path, done, XXH3_64bits_digest(hash));
@@ -272,7 +273,7 @@ static void walk_entry(const char *name, void *arg)
 	} else if (S_ISDIR(st.st_mode)) {
 		walk_dir(&(struct walking){ w->root, path, w->out });
 	} else if (S_ISREG(st.st_mode) && w->out) {
-		read_file(w, full, path, (uint64_t)st.st_size);
+		read_file(w, full, path);
 	}
 }
 

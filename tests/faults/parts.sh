@@ -89,7 +89,7 @@ part_convert() {
 	faulty "seed=$seed $words" ucckpt convert "$tag" "$tmp/dir/tree"
 	ended ucckpt
 	# Complete files are kept for the same command.
-	if [ "$rc" -ne 0 ] && grep -q "files are kept" "$tmp/said"; then
+	if [ "$rc" -ne 0 ] && grep -qE "files are kept|keeps the complete files" "$tmp/said"; then
 		ucckpt convert "$tag" "$tmp/dir/tree" >/dev/null 2>"$tmp/said"
 		rc=$?
 		[ "$rc" -eq 0 ] || fail "$what: does not go on: $(cat "$tmp/said")"
