@@ -22,22 +22,21 @@ struct reader;
  *     m = beta1 * m + (1 - beta1) * g;  v = beta2 * v + (1 - beta2) * g * g
  *     p -= step_size * m / (sqrt(v) / denom + eps)
  *
- * Those of backend_rate differ from step to step.
+ * The constants in backend_rate change from step to step.
  */
 struct backend_adam {
 	/* In float, 1 - beta2 would lose four digits. */
 	double beta1, beta2;
 	float eps;
-	float l2; /* Adam's weight decay: part of the gradient */
+	float l2; /* Adam's weight decay, added to the gradient */
 };
 struct backend_rate {
-	float decay;     /* AdamW's: 1 - lr * weight_decay */
+	float decay;     /* AdamW's decay: 1 - lr * weight_decay */
 	float step_size; /* lr / (1 - beta1^t) */
 	float denom;     /* sqrt(1 - beta2^t) */
 };
 
-/* Elements are dropped with probability `p`.  What selects them is *seed + skip, where a NULL
- * seed counts as 0. */
+/* Drop elements with probability `p`.  *seed + skip selects them; a NULL seed counts as 0. */
 struct backend_dropout {
 	float p;
 	const uint64_t *seed; /* on the device */
@@ -53,8 +52,9 @@ struct backend_dropout {
  * may store float32, rounded to values of the model's type. float buffers hold gradients of
  * weights, master weights and optimizer states.  Matrices are row-major; `rows` is batch times
  * positions. Unless noted otherwise, gradients of weights are accumulated, or stored if they are
- * `fresh`, and gradients of activations are overwritten.  What differs from step to step is in
- * the device's memory, and read when the operation runs: a recorded step can be replayed.
+ * `fresh`, and gradients of activations are overwritten.  Values that change from step to step are
+ * in the device's memory and are read when the operation runs, so that a recorded step can be
+ * replayed.
  *
  * Operations are queued in order on QUEUE_COMPUTE; `sync` waits for them and reports the first
  * device error.  Other queues run concurrently: only events order operations of different queues.
@@ -68,18 +68,18 @@ enum backend_queue {
 };
 #define BACKEND_QUEUES 3
 
-/* Ranks that compute the same rows, of which each has a range of the tokens. */
+/* Ranks that compute the same rows; each has a range of the tokens. */
 struct backend_group {
 	unsigned rank, size;
 	void *ctx;
 	/* all[rank][n] = every rank's `mine`, on the device. */
 	void (*gather)(const struct backend_group *g, const float *mine, size_t n, float *all);
-	/* This rank has failed before a `gather` for which others wait: report the failure of `b`
-	 * and end all ranks. */
+	/* Report that `b` failed on this rank before a `gather` for which other ranks wait, and end
+	 * all ranks. */
 	void (*fail)(const struct backend_group *g, struct backend *b);
 };
 
-/* Instead of a token or a target: it is none, or one of another rank's. */
+/* Values of a token or target: none, or one that belongs to another rank. */
 #define TOKEN_NONE (-1)
 #define TOKEN_ELSEWHERE (-2)
 
@@ -104,8 +104,8 @@ struct backend_ops {
 	 * buffer may be accessed before a later event has completed. */
 	void (*copy)(struct backend *b, enum backend_queue q, void *dst, const void *src,
 		     size_t bytes);
-	/* dst = or, with `add`, += n elements of a 16-bit type, both in device memory, apart; and
-	 * back, rounded to nearest even. */
+	/* Convert n elements from or to a 16-bit type, rounded to nearest even; with `add`, add
+	 * them to `dst`.  Both buffers are in device memory and do not overlap. */
 	void (*cast)(struct backend *b, enum backend_queue q, float *dst, const void *src,
 		     enum dtype from, size_t n, bool add);
 	void (*narrow)(struct backend *b, enum backend_queue q, void *dst, enum dtype to,
@@ -122,36 +122,36 @@ struct backend_ops {
 	void (*event_wait)(struct backend *b, struct backend_event *e);
 	/* Operations queued on `q` from now on wait for the event. */
 	void (*queue_wait)(struct backend *b, enum backend_queue q, struct backend_event *e);
-	/* The queue as an object of the device's own library.  NULL: it has none. */
+	/* The device library's object for the queue, or NULL if there is none. */
 	void *(*native_queue)(struct backend *b, enum backend_queue q);
 
 	/*
-	 * Record what is queued from now on instead of doing it.  Until record_end nothing may
-	 * wait, allocate or free, and copies are those of `copy`; what other queues do begins
-	 * after something on QUEUE_COMPUTE, which waits for its end.  All that is queued has been
-	 * queued before, so that its kernels are loaded and chosen.  NULL: the device records
-	 * nothing.
+	 * Start recording operations instead of running them.  Until record_end the caller must not
+	 * wait, allocate or free, and must copy by `copy` only.  Other queues may start work only
+	 * after an event of QUEUE_COMPUTE, which must wait for that work.  Every operation must
+	 * have run once before, so that its kernels are loaded and chosen.  NULL: the device cannot
+	 * record.
 	 */
 	int (*record_begin)(struct backend *b, struct errmsg *err);
-	/* The first failure since record_begin, or 0. */
+	/* Stop recording.  Returns the first failure since record_begin, or 0. */
 	int (*record_end)(struct backend *b, struct backend_graph **out, struct errmsg *err);
-	/* Queue all that was recorded. */
+	/* Queue all recorded operations. */
 	void (*replay)(struct backend *b, const struct backend_graph *g);
 	/* `g` may be NULL. */
 	void (*graph_free)(struct backend *b, struct backend_graph *g);
 
-	/* The most device memory that was allocated at a time, in bytes, since the last call with
-	 * `restart`; 0 if nobody counts. */
+	/* The peak of allocated device memory, in bytes, since the last call with `restart`; 0 if
+	 * the device does not count. */
 	uint64_t (*memory_peak)(struct backend *b, bool restart);
-	/* What can still be allocated, in bytes.  For devices whose memory is not the host's. */
+	/* Bytes that can still be allocated.  Only for devices with memory of their own. */
 	uint64_t (*memory_left)(struct backend *b);
-	/* Name what is queued from now on until range_end, for profilers. Ranges may be
+	/* Name the operations queued from now until range_end, for profilers.  Ranges may be
 	 * nested. */
 	void (*range_begin)(struct backend *b, const char *name);
 	void (*range_end)(struct backend *b);
 
-	/* out[rows][c] = wte[token] + wpe[position]; rows = batch * seq.  A token that is
-	 * TOKEN_ELSEWHERE counts as zeros, and so does `wpe` if it is NULL. */
+	/* out[rows][c] = wte[token] + wpe[position]; rows = batch * seq.  A TOKEN_ELSEWHERE token,
+	 * or a NULL `wpe`, counts as zeros. */
 	void (*embed)(struct backend *b, void *out, const void *wte, const void *wpe,
 		      const int32_t *tokens, size_t batch, size_t seq, size_t c);
 	void (*embed_grad)(struct backend *b, float *dwte, float *dwpe, const void *dout,
@@ -161,9 +161,8 @@ struct backend_ops {
 	void (*norm)(struct backend *b, void *out, float *stats, const void *in, const void *weight,
 		     const void *bias, size_t rows, size_t c, float eps);
 	/* Accumulates into `din`, which holds the residual's gradient.  If `dold` and `dnew` are
-	 * not NULL, the sums of its rows before and after that are accumulated there: the
-	 * gradients of the biases of what was added to the residual after the norm, and before
-	 * it. */
+	 * not NULL, add the sums of the rows of `din` before and after the operation to them: the
+	 * gradients of the biases that were added to the residual after and before the norm. */
 	void (*norm_grad)(struct backend *b, void *din, float *dweight, float *dbias, float *dold,
 			  float *dnew, const void *dout, const void *in, const float *stats,
 			  const void *weight, size_t rows, size_t c, bool fresh);
@@ -173,8 +172,9 @@ struct backend_ops {
 	 * gelu_new. */
 	void (*linear)(struct backend *b, void *out, void *pre, const void *in, const void *w,
 		       const void *bias, const void *residual, size_t rows, size_t ic, size_t oc);
-	/* Gradients of all three.  Each may be NULL: of the others; `dbias` is if `dw` is.  If
-	 * `pre` is not NULL, `in` is its gelu_new, and `din` is the gradient of `pre`. */
+	/* Gradients of `linear`.  Any of the three outputs may be NULL; `dbias` must be NULL if
+	 * `dw` is.  If `pre` is not NULL, `in` is its gelu_new, and `din` is the gradient of
+	 * `pre`. */
 	void (*linear_grad)(struct backend *b, void *din, float *dw, float *dbias, const void *dout,
 			    const void *in, const void *pre, const void *w, size_t rows, size_t ic,
 			    size_t oc, bool fresh);
@@ -188,8 +188,8 @@ struct backend_ops {
 			       size_t heads, size_t c, struct backend_dropout drop);
 
 	/* Dropout in place: zero some elements and scale the others up.  Applied to the gradient
-	 * with the same seed, it is its own backward pass.  `x` are elements from `first` on of
-	 * what the seed is for. */
+	 * with the same seed, it is its own backward pass.  `x` starts at element `first` of the
+	 * array that the seed belongs to. */
 	void (*dropout)(struct backend *b, void *x, size_t n, size_t first,
 			struct backend_dropout drop);
 
@@ -204,25 +204,24 @@ struct backend_ops {
 	 * Fused head and loss: logits = in * wte', and each row's cross entropy against
 	 * targets[rows]; TOKEN_NONE excludes the row.  Adds the unscaled sum to *loss (float64,
 	 * on the device).  With `din`, computes the gradients of *scale * sum.  The whole matrix
-	 * of logits is never in memory.  With `group`, `vocab` tokens are this rank's, targets
-	 * are counted from its first one, or are TOKEN_ELSEWHERE, and `din` is this rank's
-	 * summand; only three floats of each row are exchanged.
+	 * of logits is never in memory.  With `group`, `vocab` is the number of this rank's tokens,
+	 * targets are relative to its first token or TOKEN_ELSEWHERE, and `din` is this rank's
+	 * summand; ranks exchange only three floats per row.
 	 */
 	void (*cross_entropy)(struct backend *b, double *loss, void *din, float *dwte,
 			      const void *in, const void *wte, const int32_t *targets, size_t rows,
 			      size_t c, size_t vocab, const float *scale, bool fresh,
 			      const struct backend_group *group);
 
-	/* --- what ZeRO needs, on float buffers --------------------------- */
+	/* Operations for ZeRO, on float buffers: */
 
 	/* *sum += the sum of squares; NaN or infinite if an element is. */
 	void (*sum_squares)(struct backend *b, double *sum, const float *x, size_t n);
 	void (*accumulate)(struct backend *b, float *dst, const float *src, size_t n);
-	/* Weights in the model's type, from masters.  Where both have floats, `dst` may be
-	 * `src`. */
+	/* Round masters to weights in the model's type.  If that is float, `dst` may be `src`. */
 	void (*round)(struct backend *b, void *dst, const float *src, size_t n);
-	/* *factor = what the optimizer multiplies gradients with, whose sum of
-	 * squares is *sum: clip_factor of clip.h. */
+	/* *factor = the factor for gradients whose sum of squares is *sum: clip_factor of
+	 * clip.h. */
 	void (*clip)(struct backend *b, float *factor, const double *sum, const double *scale,
 		     double most);
 	/* Also rounds the new p to `weights`, act_t.  `rate` and `factor` are on the device.
@@ -242,19 +241,19 @@ struct backend {
 	const char *name;
 	enum dtype dtype; /* of the model */
 	size_t act_size;  /* bytes of an element of an act_t buffer */
-	/* What identifies the device on its machine, such as a GPU's PCI bus id; "" if the device
-	 * is the machine itself. */
+	/* Identifies the device on its machine, such as a GPU's PCI bus id; "" if the device is the
+	 * machine itself. */
 	char device[BACKEND_DEVICE_LEN];
-	char library[256]; /* of its products: name, version and file; or "" */
-	double peak_flops; /* of products in `dtype`, per second; 0: unknown */
+	char library[256]; /* the GEMM library: name, version and file; or "" */
+	double peak_flops; /* of GEMMs in `dtype`, per second; 0: unknown */
 	bool on_host;      /* its memory is the host's: any thread may use it */
-	/* What cross_entropy may use for logits.  Ranks of its group have the same.  Sums, and so
-	 * the last digits of gradients, depend on it. */
+	/* Bytes that cross_entropy may use for logits; equal on all ranks of a group.  The order of
+	 * sums, and so the last digits of gradients, depends on it. */
 	size_t logits_bytes;
 	bool recording; /* between record_begin and record_end */
 };
 
-/* `threads` 0: as many as OpenMP says.  -ENOTSUP for types that the backend has not. */
+/* Create a CPU backend.  `threads` 0: OpenMP's default.  -ENOTSUP for unsupported types. */
 int backend_cpu_new(struct backend **out, enum dtype dtype, unsigned threads, struct errmsg *err);
 
 #endif

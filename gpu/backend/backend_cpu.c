@@ -14,14 +14,14 @@
 #include "gpu/backend/dropout.h"
 #include "gpu/backend/splitmix.h"
 
-/* Operations are given what other devices need. */
+/* Operations have parameters that only other devices use. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
 /* Large buffers use pages of this size if the system has them. */
 #define HUGE_PAGE ((size_t)2 << 20)
 #define CACHE_LINE ((size_t)64)
 
-/* As many as the rows of a tile need with any vocabulary up to 65536. */
+/* Enough for the rows of a tile with any vocabulary up to 65536. */
 #define LOGITS_BYTES ((size_t)128 << 20)
 
 /* Elements per task of a thread. */
@@ -270,7 +270,7 @@ CPU_CLONES void cpu_drop(float *x, size_t n, float drop, uint64_t row, size_t fi
 static void cpu_dropout(struct backend *b, void *p, size_t n, size_t first,
 			struct backend_dropout drop)
 {
-	/* All count as one row. */
+	/* All elements count as one row. */
 	const uint64_t row = splitmix64(dropout_seed(&drop), 0);
 	float *const x = p;
 
@@ -310,7 +310,7 @@ static void cpu_transpose(struct backend *b, void *out, const void *in, size_t r
 			       n * sizeof(*to));
 }
 
-/* The resident set is counted anyway. */
+/* The system measures the resident set anyway. */
 static uint64_t cpu_memory_peak(struct backend *b, bool restart)
 {
 	return 0;

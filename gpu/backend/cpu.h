@@ -18,7 +18,7 @@ struct cpu {
 	_Atomic int failed; /* reported by sync; -ENOMEM, or 0 */
 };
 
-/* Return at least `bytes` of scratch memory, or NULL, which sync reports. */
+/* Return at least `bytes` of scratch memory; NULL on failure, which sync reports. */
 void *cpu_scratch(struct cpu *c, size_t bytes);
 
 /*
@@ -38,7 +38,7 @@ void cpu_round_to(enum dtype dtype, float *x, size_t n);
 void cpu_add_row(float *sum, const float *x, size_t n);
 void cpu_scale_row(float *x, float factor, size_t n);
 
-/* The largest of n elements, and out = e^(x - top), of which the sum is returned; `out` may be
+/* Find the largest of n elements; and compute out = e^(x - top) and return the sum.  `out` may be
  * `x`. */
 float cpu_largest(const float *x, size_t n);
 float cpu_exponentials(float *out, const float *x, size_t n, float top);

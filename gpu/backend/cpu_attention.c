@@ -15,7 +15,7 @@
 #include "gpu/backend/dropout.h"
 #include "gpu/backend/splitmix.h"
 
-#define QUERIES ((size_t)64) /* of a block */
+#define QUERIES ((size_t)64) /* per block */
 
 /* One head of one row of the batch. */
 struct head {
@@ -199,8 +199,8 @@ static void scores_grad(const struct head *h, const struct job *j, size_t head, 
 	}
 }
 
-/* From the last block to the first: the last one sees all keys and can overwrite their gradients,
- * to which the others add. */
+/* Go from the last block to the first: the last block sees all keys and overwrites their gradients,
+ * and the others add to them. */
 static void attend_grad(const struct job *j, size_t head, float *scratch)
 {
 	const struct head h = head_of(j, head);

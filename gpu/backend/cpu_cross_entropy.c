@@ -38,14 +38,14 @@ struct head {
 	const int32_t *targets;
 	size_t rows, c, vocab;
 	float scale;
-	/* [block][rows]: exponentials, their largest logit and their sum; in the end the factor
-	 * that turns them into gradients. */
+	/* [block][rows]: exponentials, their largest logit and their sum; finally the factor that
+	 * turns exponentials into gradients. */
 	float *exps, *top, *sum;
-	/* Of each row: over this rank's blocks, and then over all ranks'. */
+	/* Per row: sums over this rank's blocks, then over all ranks' blocks. */
 	struct row_sums *local;
 	const struct backend_group *group;
 	struct row_sums *gathered; /* [rank][rows] */
-	/* Per part of the blocks: the logits of one, which stay in a cache, and a sum of
+	/* Per part of the blocks: the logits of one block, which stay in a cache, and a sum of
 	 * gradients. */
 	float *logits, *din;
 };
@@ -176,7 +176,7 @@ static void cpu_cross_entropy_forward(const struct head *h, double *loss)
 	double losses[ROWS_MAX];
 	size_t i;
 
-	/* A target that is elsewhere leaves its logit to another rank. */
+	/* If another rank has the target, that rank adds its logit. */
 	memset(h->local, 0, h->rows * sizeof(*h->local));
 #pragma omp parallel for schedule(static, 1) private(i)
 	for (size_t t = 0; t < parts; t++)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Linear layers, and their products by oneDNN: on the thin matrices of small models it reaches 0.9
- * to 1.1 of the speed on large ones, OpenBLAS 0.6 to 0.9 (tests/bench/RESULTS.md).  Inside a
+ * Linear layers, with GEMMs by oneDNN: on the thin matrices of small models it reaches 0.9 to 1.1
+ * times its speed on large ones; OpenBLAS reaches 0.6 to 0.9 (tests/bench/RESULTS.md).  Inside a
  * parallel region it uses only the calling thread.
  *
  * Each thread computes a rectangle of the result and also does the element-wise
@@ -21,8 +21,8 @@ void cpu_gemm(struct cpu *c, enum cpu_transpose trans_a, enum cpu_transpose tran
 	      size_t n, size_t inner, float alpha, const float *a, size_t lda, const float *b,
 	      size_t ldb, float beta, float *out, size_t ldo)
 {
-	/* Sizes of a model are below 2^24 (gpt2_init), so that the only possible error is a lack
-	 * of memory to rearrange the factors. */
+	/* gpt2_init limits a model's sizes to less than 2^24, so the GEMM can only fail for lack of
+	 * memory to rearrange the factors. */
 	assert(ldo >= n);
 	if (dnnl_sgemm((char)trans_a, (char)trans_b, (dnnl_dim_t)m, (dnnl_dim_t)n,
 		       (dnnl_dim_t)inner, alpha, a, (dnnl_dim_t)lda, b, (dnnl_dim_t)ldb, beta, out,
@@ -93,10 +93,10 @@ struct linear {
 	struct cpu *cpu;
 	size_t rows, ic, oc;
 	const float *in, *w;
-	/* forward */
+	/* for the forward pass */
 	const float *bias, *residual;
 	float *out, *pre;
-	/* backward */
+	/* for the backward pass */
 	const float *dout, *in_pre;
 	float *din, *dw, *dbias;
 	bool fresh;

@@ -32,7 +32,7 @@ static inline uint32_t cpu_to_bits(float f)
  */
 static inline float cpu_exp(float x)
 {
-	/* 1.5 * 2^23: adding it rounds to an integer, in the lowest bits. */
+	/* 1.5 * 2^23: adding it rounds to an integer, which is in the lowest bits. */
 	const float magic = 12582912.0f;
 	const float top = x > 88.3f ? 88.3f : x;
 	const float y = top < -87.3f ? -87.3f : top;

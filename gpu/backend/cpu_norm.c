@@ -39,7 +39,7 @@ void cpu_norm(struct backend *b, void *out, float *stats, const void *in, const 
 	}
 }
 
-/* Accumulates into `dw` and `db`, which are this thread's own, and `dx`. */
+/* Accumulate into this thread's `dw` and `db`, and into `dx`. */
 CPU_CLONES static void norm_row_grad(float *dx, float *dw, float *db, const float *dy,
 				     const float *x, const float *stats, const float *weight,
 				     size_t c)
@@ -66,7 +66,7 @@ CPU_CLONES static void norm_row_grad(float *dx, float *dw, float *db, const floa
 	}
 }
 
-/* Sums over rows: the gradients of weight and bias, and `din` as it was and becomes. */
+/* Sums over rows: gradients of the weight and the bias, and `din` before and after. */
 #define NORM_SUMS 4
 
 void cpu_norm_grad(struct backend *b, void *din, float *dweight, float *dbias, float *dold,

@@ -7,15 +7,15 @@
 #include "gpu/backend/backend.h"
 #include "gpu/backend/splitmix.h"
 
-/* What selects the elements; where the device's memory can be read. */
+/* Return the seed that selects the elements.  Call it where the device's memory is accessible. */
 SPLITMIX_FN uint64_t dropout_seed(const struct backend_dropout *d)
 {
 	return d->skip + (d->seed ? *d->seed : 0);
 }
 
-/* The random number of element i in the row whose own is `row`, in 32-bit arithmetic, which
- * devices vectorise well.  Both halves of `row` enter separately: otherwise rows whose lower
- * halves are a few steps apart would have the same mask, shifted. */
+/* The random number of element i in the row with random number `row`, in 32-bit arithmetic, which
+ * devices vectorise well.  Both halves of `row` enter separately: otherwise rows whose lower halves
+ * are a few steps apart would have the same mask, shifted. */
 SPLITMIX_FN uint32_t dropout_element(uint64_t row, uint32_t i)
 {
 	uint32_t x = (uint32_t)row + i * UINT32_C(0x9e3779b9);

@@ -8,10 +8,10 @@
 
 struct backend;
 
-/* Allocations that are freed together.  Whether one failed is asked after the last. */
+/* Allocations that are freed together.  The caller checks for failures once, after the last one. */
 struct backend_memory {
 	struct backend *b;
-	uint64_t bytes;   /* of the device, asked for */
+	uint64_t bytes;   /* bytes of device memory that were requested */
 	uint64_t lacking; /* bytes of any kind that could not be allocated */
 	struct backend_block {
 		void *p;

@@ -18,24 +18,24 @@ struct errmsg;
  */
 struct comm {
 	unsigned rank, size;
-	unsigned local_rank, local_size; /* among the job's on this machine */
+	unsigned local_rank, local_size; /* among the ranks on this machine */
 	unsigned node;                   /* the lowest rank on this machine */
 	struct comm_impl *impl;          /* NULL if there is only one rank */
 };
 
-/* Initialise, once per process, from what mpirun set up; without mpirun there is one rank, which
- * needs no MPI.  -ENOMEM, -ENOENT if Open MPI cannot be loaded, or -ENOTSUP for one without
+/* Initialise from mpirun's environment, once per process; without mpirun there is one rank, which
+ * needs no MPI. -ENOMEM, -ENOENT if Open MPI cannot be loaded, or -ENOTSUP for one without
  * threads. */
 int comm_init(struct comm *c, int *argc, char ***argv, struct errmsg *err);
 void comm_done(struct comm *c);
 
-/* Split the ranks of `c`: those that pass the same number are a group, in the order of ranks,
- * with collectives of its own.  Collective: all ranks of `c` get the same result. -ENOMEM. */
+/* Split the ranks of `c` into groups: ranks that pass the same number form one, in rank order, with
+ * its own collectives.  Collective: all ranks of `c` get the same result.  -ENOMEM. */
 int comm_split(struct comm *out, struct comm *c, unsigned group, struct errmsg *err);
 void comm_join(struct comm *group);
 
-/* Print why this rank fails, with its number among all, and end all ranks: others may be waiting
- * for it in a collective, where they cannot receive an error.  Does not return. */
+/* Print the error of this rank, with its number among all, and end all ranks: others may be waiting
+ * in a collective, where they cannot receive an error.  Does not return. */
 void comm_abort(struct comm *c, const struct errmsg *why) __attribute__((noreturn));
 
 /* Agree on success.  Returns 0 if all ranks pass 0, else the result and the message of the first
@@ -50,9 +50,9 @@ void comm_sum_double(struct comm *c, double *x, size_t n);
 void comm_max_double(struct comm *c, double *x, size_t n);
 void comm_sum(struct comm *c, void *x, size_t n, enum dtype dtype);
 
-/* `parts` has n[rank] elements for each rank, end to end.  `mine` = the sum over ranks of the
- * parts for this rank; it may be that part of `parts`.  Of these two, `dtype` is float32 or a
- * 16-bit type, to which sums are rounded once. */
+/* `parts` has n[rank] elements for each rank, end to end.  `mine` = the sum over ranks of the parts
+ * for this rank; it may overlap that part of `parts`.  `dtype` is the type of both: float32 or a
+ * 16-bit type, to which each sum is rounded once. */
 void comm_reduce_scatter(struct comm *c, const void *parts, const size_t *n, enum dtype dtype,
 			 void *mine);
 
@@ -60,12 +60,12 @@ void comm_reduce_scatter(struct comm *c, const void *parts, const size_t *n, enu
  * `all`. */
 void comm_all_gather(struct comm *c, const void *mine, const size_t *bytes, void *all);
 
-/* `out` has `bytes` for each rank, end to end; `in` gets from every rank, end to end, those that
- * it has for this one.  They do not overlap. */
+/* `out` has `bytes` bytes for each rank, end to end; `in` receives those that each rank has for
+ * this one, end to end.  The buffers do not overlap. */
 void comm_all_to_all(struct comm *c, const void *out, void *in, size_t bytes);
 
-/* Send `out` to a rank and receive as many bytes from it into `in`; either may be NULL.  Not
- * collective: `peer` makes the matching call. */
+/* Send `out` to a rank and receive as many bytes from it into `in`; either may be NULL. Not
+ * collective: only `peer` must make the matching call. */
 void comm_exchange(struct comm *c, unsigned peer, const void *out, void *in, size_t bytes);
 
 #endif

@@ -2,11 +2,11 @@
 /*
  * Ranks by MPI.
  *
- * Floats are summed here, since MPI's reductions may use any order, and another one for another
+ * Floats are summed here, since the order of MPI's reductions is unspecified and may depend on the
  * length.  Every rank sends each other rank its part, and adds up what it receives in rank order,
  * in double precision.  This moves no more bytes than the best reduce-scatter, and the result
- * depends on the values only, so that ZeRO stages, which partition the same sum differently,
- * agree to the last bit.
+ * depends on the values only, so that ZeRO stages, which partition the same sum differently, agree
+ * to the last bit.
  *
  * Messages are sent in windows, which bounds the receive buffer and keeps counts within MPI's
  * int.
@@ -33,9 +33,9 @@
 
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/lsan_interface.h>
-/* Open MPI's leaks are not reported as ours: leaks in its threads are suppressed by the names of
- * its plugins (tests/mpi.supp), which closing the plugins would lose, so that its dlclose is this
- * one; others are not checked. */
+/* Do not report Open MPI's leaks as ours. tests/mpi.supp suppresses leaks in its threads by the
+ * names of its plugins, which are lost when a plugin is closed: override dlclose.  Leaks elsewhere
+ * are not checked. */
 int dlclose(void *handle) __attribute__((visibility("default")));
 int dlclose(void *handle)
 {
@@ -47,18 +47,18 @@ int dlclose(void *handle)
 #define NOT_OUR_LEAKS(call) (void)(call)
 #endif
 
-#define WINDOW_BYTES ((size_t)16 << 20) /* received at once, in total */
-#define SUMS_BYTES (WINDOW_BYTES / 2 / sizeof(float) * sizeof(double)) /* of two ranks */
-/* Of one message; tests have a smaller one. */
+#define WINDOW_BYTES ((size_t)16 << 20) /* received at once, from all ranks together */
+#define SUMS_BYTES (WINDOW_BYTES / 2 / sizeof(float) * sizeof(double)) /* elements of two ranks */
+/* The longest message; tests define a shorter one. */
 #ifndef MESSAGE_BYTES
 #define MESSAGE_BYTES ((size_t)1 << 30)
 #endif
 
-/* Of Open MPI 4 and 5. */
+/* Open MPI 4 and 5. */
 #define LIBRARY "libmpi.so.40"
 
-/* What we use of Open MPI, which is loaded for ranks that a launcher started: one rank alone runs
- * where it is not installed. */
+/* The functions of Open MPI that we use.  It is loaded only if a launcher started the process: a
+ * single rank runs without it. */
 #define MPI_CALLS(X)           \
 	X(MPI_Abort)           \
 	X(MPI_Allgather)       \
@@ -75,7 +75,7 @@ int dlclose(void *handle)
 	X(MPI_Isend)           \
 	X(MPI_Waitall)
 
-/* Its objects: the member, its type, and the variable that MPI's own name stands for. */
+/* Open MPI's objects: the member, its type, and the variable behind MPI's name. */
 #define MPI_OBJECTS(X)                                \
 	X(world, MPI_Comm, ompi_mpi_comm_world)       \
 	X(no_info, MPI_Info, ompi_mpi_info_null)      \
@@ -95,8 +95,8 @@ static const struct mpi_api *mpi; /* NULL: one rank alone */
 
 #define OBJECT(member, type, variable) { DYNLIB_TEXT(variable), (void **)&api.member },
 
-/* Load it, once: global, since Open MPI's plugins need its symbols; and what the program has of its
- * own, such as a test, comes first. */
+/* Load Open MPI once.  Its symbols must be global, since its plugins need them; symbols that the
+ * program defines itself, as a test does, take precedence. */
 static int load_mpi(struct errmsg *err)
 {
 	const struct dynlib_call all[] = { MPI_CALLS(DYNLIB_CALL) MPI_OBJECTS(OBJECT) };
@@ -112,11 +112,11 @@ static int load_mpi(struct errmsg *err)
 
 struct comm_impl {
 	MPI_Comm ranks;
-	uint8_t *window; /* WINDOW_BYTES; a group borrows those of all ranks */
-	double *sums;    /* of a window, likewise */
+	uint8_t *window; /* WINDOW_BYTES; groups borrow the world's */
+	double *sums;    /* of a window; borrowed likewise */
 	bool borrows;
-	MPI_Request *request; /* 2 * size */
-	size_t *lengths;      /* size */
+	MPI_Request *request; /* 2 * size requests */
+	size_t *lengths;      /* size entries */
 };
 
 /* Was this process started by a launcher that speaks PMI? MPI_Init of a process without one would
@@ -167,7 +167,7 @@ static size_t window_share(const struct comm *c, size_t size)
 	return share ? share : 1;
 }
 
-/* `all` has the windows; NULL: make them. */
+/* `all` owns the windows; if NULL, allocate them. */
 static struct comm_impl *impl_new(const struct comm *c, MPI_Comm ranks, const struct comm_impl *all)
 {
 	struct comm_impl *m = calloc(1, sizeof(*m));
@@ -267,7 +267,7 @@ void comm_abort(struct comm *c, const struct errmsg *why)
 	exit(EXIT_FAILURE);
 }
 
-/* The message of rank `first` for all. */
+/* Broadcast the message of rank `first`. */
 static int tell(struct comm *c, int first, int rc, struct errmsg *err)
 {
 	struct {
@@ -359,7 +359,7 @@ void comm_max_double(struct comm *c, double *x, size_t n)
 	fold_doubles(c, x, n, true);
 }
 
-/* sums = or, with `add`, += n elements. */
+/* sums = n elements, or with `add`, sums += n elements. */
 static void add_elements(double *sums, enum dtype dtype, const void *from, size_t n, bool add)
 {
 	const uint8_t *const p = from;
@@ -374,7 +374,7 @@ static void add_elements(double *sums, enum dtype dtype, const void *from, size_
 	}
 }
 
-/* Of float32, which needs no conversion in between. */
+/* The float32 case, which needs no conversion. */
 static void add_floats(double *sums, const float *x, size_t n, bool add)
 {
 	for (size_t i = 0; i < n; i++)
@@ -395,7 +395,7 @@ static void round_sums(const double *sums, size_t n, enum dtype dtype, void *out
 	}
 }
 
-/* Add the `n` elements received from each rank and this rank's own, in rank order. */
+/* Sum the `n` elements received from each rank and this rank's, in rank order. */
 static void sum_window(struct comm *c, const void *own, size_t share, size_t n, enum dtype dtype,
 		       void *out)
 {
@@ -414,7 +414,7 @@ static void sum_window(struct comm *c, const void *own, size_t share, size_t n, 
 	round_sums(sums, n, dtype, out);
 }
 
-/* Begin to receive `nin` bytes from a rank and to send it `nout`, of which 0 are no message.
+/* Start receiving `nin` bytes from a rank and sending it `nout`; for 0 there is no message.
  * Returns the number of requests. */
 static int post(struct comm *c, unsigned peer, void *in, size_t nin, const void *out, size_t nout,
 		MPI_Request *request)
@@ -549,8 +549,8 @@ void comm_exchange(struct comm *c, unsigned peer, const void *out, void *in, siz
 	if (!request)
 		comm_abort(c, &(struct errmsg){ "out of memory" });
 	watch_begin("an exchange with a neighbour");
-	/* All messages are under way before one is awaited: the peer may send all of its own in
-	 * one call and receive these in the next. */
+	/* Start all messages before waiting: the peer may send all of its messages in one call and
+	 * receive these in the next. */
 	for (size_t at = 0; at < bytes; at += MESSAGE_BYTES) {
 		const size_t n = pieces_within(bytes, at, MESSAGE_BYTES);
 

@@ -24,8 +24,8 @@ struct devcomm;
  */
 int devcomm_check_devices(struct comm *world, struct backend *b, struct errmsg *err);
 
-/* For a group of ranks whose devices reach each other; *out is NULL if it is one rank alone.
- * Collective: all ranks of `c` get the same result. */
+/* Connect the devices of a group; *out is NULL if the group is a single rank.  Collective: all
+ * ranks of `c` get the same result. */
 int devcomm_new(struct devcomm **out, struct comm *c, struct backend *b, struct errmsg *err);
 void devcomm_free(struct devcomm *d);
 
@@ -43,11 +43,11 @@ void devcomm_exchange(struct devcomm *d, unsigned peer, const void *out, void *i
 /* x = its sum over ranks: floats of 64, 32 or 16 bits.  All ranks get the same bits. */
 void devcomm_sum(struct devcomm *d, void *x, size_t n, enum dtype dtype);
 
-/* The collectives between these two start as one, at the end. */
+/* The collectives queued between these two calls start together, at the end. */
 void devcomm_group_begin(struct devcomm *d);
 void devcomm_group_end(struct devcomm *d);
 
-/* Can backend_ops' record_begin record collectives? */
+/* Can backend_ops.record_begin record collectives? */
 bool devcomm_is_recorded(const struct devcomm *d);
 
 /* The first failure of a collective, queued or called, since the last check. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Collectives between ranks with a device each.  NCCL's reduce-scatter and all-gather require
- * pieces of equal length; other pieces take a group of reductions or broadcasts, each with its
- * own root.
+ * Collectives between ranks that have one device each.  NCCL's reduce-scatter and all-gather
+ * require pieces of equal length; other pieces take a group of reductions or broadcasts, each with
+ * its own root.
  */
 #include <assert.h>
 #include <errno.h>
@@ -19,7 +19,7 @@
 #include "gpu/nvidia/nccl_api.h"
 #include "gpu/watch/watch.h"
 
-/* The last collectives, whose completion can be asked for. */
+/* Recent collectives whose completion is tracked. */
 #define RECENT 64
 
 struct devcomm {
@@ -35,7 +35,7 @@ struct devcomm {
 		const char *what;
 	} recent[RECENT];
 	uint64_t n;   /* collectives so far */
-	bool grouped; /* those that are called start later */
+	bool grouped; /* between group_begin and group_end: collectives start later */
 	struct watch_probe probe;
 };
 
@@ -50,9 +50,9 @@ static bool devcomm_nccl_ok(struct devcomm *d, ncclResult_t r, const char *call)
 }
 #define NCCL_CALL(d, function, ...) devcomm_nccl_ok(d, (d)->nccl->function(__VA_ARGS__), #function)
 
-/* A collective was queued, which the GPU may wait in.  A group is watched as one. Those that are
- * recorded have events that nobody may ask for: while they are replayed the computation is what
- * is watched. */
+/* Register a queued collective, in which the GPU may wait, with the watchdog; a group counts as
+ * one.  The events of recorded collectives must not be queried: during a replay the computation is
+ * watched instead. */
 static void queued(struct devcomm *d, const char *what)
 {
 	uint64_t i;
@@ -112,13 +112,13 @@ static void unwatch_devcomm(struct devcomm *d)
 
 void devcomm_fix_order(void)
 {
-	/* Trees and switches may sum in another order in another run. */
+	/* The order of sums in trees and switches varies between runs. */
 	setenv("NCCL_ALGO", "Ring", 0);
 	setenv("NCCL_PROTO", "Simple", 0);
 }
 
-/* Where a rank computes.  Devices have the same number in several processes if each sees only its
- * own, as with Slurm: they are compared by name. */
+/* A rank's device.  Device numbers are ambiguous if each process sees only its own device, as with
+ * Slurm: compare names. */
 struct seat {
 	unsigned node;
 	char device[BACKEND_DEVICE_LEN];
@@ -129,7 +129,7 @@ static bool is_same(const struct seat *a, const struct seat *b)
 	return a->node == b->node && strcmp(a->device, b->device) == 0;
 }
 
-/* Refuse a device that two ranks use.  All ranks get the same result. */
+/* Refuse a device that two ranks share.  All ranks get the same result. */
 static int check_shared(struct comm *c, const struct seat *seats, struct errmsg *err)
 {
 	for (unsigned r = 1; r < c->size; r++)
@@ -201,7 +201,7 @@ int devcomm_new(struct devcomm **out, struct comm *c, struct backend *b, struct 
 		free(d);
 		return rc;
 	}
-	d->nccl = nccl_api(&why); /* devcomm_check_devices has loaded it */
+	d->nccl = nccl_api(&why); /* loaded by devcomm_check_devices */
 	assert(d->nccl);
 	d->b = b;
 	d->rank = c->rank;
@@ -221,7 +221,7 @@ void devcomm_free(struct devcomm *d)
 {
 	if (d && d->comm) {
 		unwatch_devcomm(d);
-		/* ncclCommDestroy would wait for what cannot end any more. */
+		/* ncclCommDestroy would wait for operations that can never complete. */
 		if (d->broken)
 			d->nccl->ncclCommAbort(d->comm);
 		else
@@ -242,8 +242,8 @@ int devcomm_check(struct devcomm *d, struct errmsg *err)
 	return rc;
 }
 
-/* By NVIDIA's documentation graphs may have collectives from NCCL 2.9 on, whose first release was
- * 2.9.6; from then on versions are numbers like this one. */
+/* NVIDIA documents that graphs may contain collectives from NCCL 2.9 on, whose first release was
+ * 2.9.6; its version numbers have this form from then on. */
 #define VERSION_RECORDED 20906
 
 bool devcomm_is_recorded(const struct devcomm *d)
@@ -327,7 +327,7 @@ void devcomm_sum(struct devcomm *d, void *x, size_t n, enum dtype dtype)
 	queued(d, what);
 }
 
-/* Send to a rank and receive from it; NULL: not. */
+/* Send to a rank and receive from it; NULL skips that direction. */
 static void transfer(struct devcomm *d, unsigned peer, const void *out, void *in, size_t bytes)
 {
 	if (out)

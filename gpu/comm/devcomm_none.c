@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Replaces devcomm_nccl.c in builds without NCCL, in which only one rank uses a GPU: there is no
- * devcomm, and nothing else of this is called.
+ * Replaces devcomm_nccl.c in builds without NCCL: only one rank can use a GPU, so there is no
+ * devcomm, and no other function of this file is called.
  */
 #include "gpu/comm/devcomm.h"
 

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * NCCL's operations of all groups are queued on QUEUE_COMM, in the order of the calls: on queues
- * of their own, two that wait for different peers could each occupy a device that the other
- * needs.
+ * All groups queue NCCL's operations on QUEUE_COMM, in call order: on separate queues, two
+ * operations that wait for different peers could each occupy a device that the other needs.
  */
 #include "gpu/comm/device_group.h"
 
@@ -87,7 +86,7 @@ const size_t *device_group_equal(struct device_group *g, size_t n)
 	return g->equal;
 }
 
-/* Do devices carry out an operation that begins now? */
+/* Does the operation that begins now run on devices? */
 static bool is_direct(struct device_group *g)
 {
 	assert(g->direct || g->b->on_host || g->comm->size == 1);
@@ -95,7 +94,7 @@ static bool is_direct(struct device_group *g)
 	return g->direct;
 }
 
-/* What an operation of one rank alone does. */
+/* Perform an operation of a group of one rank. */
 static void keep(struct device_group *g, void *to, const void *from, size_t bytes)
 {
 	if (to != from)

@@ -52,7 +52,7 @@ void topology_done(struct topology *t)
 	comm_join(&t->ends);
 }
 
-/* Groups with what is in devices' memory. */
+/* Groups that exchange device memory. */
 #define DEVICE_GROUPS 5
 
 static struct device_group *device_group(struct topology *t, size_t i)

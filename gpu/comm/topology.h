@@ -18,12 +18,12 @@
 struct topology {
 	struct comm *world;
 	struct comm tensor, sequence, data, pipe; /* this rank's groups */
-	/* All that hold the same parameters: number d * sequence + s of them. */
+	/* All ranks with the same parameters; this is rank d * sequence + s of them. */
 	struct comm replicas;
-	/* The first and the last stage of the pipeline, which both have the embedding; on stages
-	 * between them, those. */
+	/* The first and the last stage of the pipeline, which both have the embedding; on a stage
+	 * between them, the stages between. */
 	struct comm ends;
-	/* The same groups for what is in devices' memory, after topology_connect. */
+	/* Device groups of the same ranks, valid after topology_connect. */
 	struct device_group tensor_device, sequence_device, replicas_device;
 	struct device_group pipe_device, ends_device;
 };
@@ -43,7 +43,8 @@ void topology_done(struct topology *t);
 int topology_connect(struct topology *t, struct backend *b, struct errmsg *err);
 void topology_disconnect(struct topology *t);
 
-/* The first failure of an exchange between devices since the last check, with the call. */
+/* Return the first failure of an exchange between devices since the last check, and the failed
+ * call. */
 int topology_check(struct topology *t, struct errmsg *err);
 
 #endif

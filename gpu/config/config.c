@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Command lines.  They are parsed twice: a model and a DeepSpeed configuration set many values,
- * which any flag, earlier or later on the command line, overrides.  Derived values come last.
+ * Command lines.  They are parsed twice: the model and the DeepSpeed configuration set many values,
+ * and any flag overrides them wherever it stands on the command line.  Derived values come last.
  */
 #include "gpu/config/config.h"
 
@@ -34,7 +34,7 @@ static void config_print_help(bool all)
 	puts("\nDefaults are in parentheses.  --help=all lists all flags; see uctrain(1).");
 }
 
-/* Handle the flags that other flags override. */
+/* Handle a flag whose values other flags override. */
 static int set_early(const struct parse *p, enum setting_kind kind, const char *text,
 		     struct errmsg *err)
 {
@@ -62,7 +62,7 @@ static int set_early(const struct parse *p, enum setting_kind kind, const char *
 	}
 }
 
-/* getopt_long's code for flag 0; smaller ones are characters. */
+/* getopt_long's code for flag 0; smaller codes are characters. */
 #define FLAG_CODE 256
 
 /* Report the argument that getopt_long has just rejected; `code` is ':' or '?'. */
@@ -114,7 +114,7 @@ static void make_options(struct option options[SETTINGS + 1])
 	*to = (struct option){ 0 };
 }
 
-/* One pass over the arguments: with `early` the flags that others override, else those others. */
+/* Parse the arguments once: with `early` the flags that others override, else the others. */
 static int read_flags(const struct parse *p, int argc, char **argv, bool early, struct errmsg *err)
 {
 	struct option options[SETTINGS + 1];

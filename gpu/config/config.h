@@ -14,15 +14,15 @@ struct errmsg;
 
 enum optimizer_kind { OPTIMIZER_ADAM, OPTIMIZER_ADAMW };
 
-/* Where an optimizer stores its step count, and in which type.  Kinds of Adam differ in it, and a
- * resumed run must keep the checkpoint's. */
+/* Where an optimizer stores its step count, and in which type.  It differs between implementations
+ * of Adam, and a resumed run must keep the checkpoint's. */
 enum optimizer_flavor {
 	OPTIMIZER_TORCH,         /* per parameter, a 0-d float32 tensor */
 	OPTIMIZER_DEEPSPEED_CPU, /* per parameter, an int */
 	OPTIMIZER_APEX,          /* per parameter group */
 };
 
-/* Which parameters decay: all, not biases and norms, or none. */
+/* Which parameters decay: all, all but biases and norms, or none. */
 enum decay { DECAY_ALL, DECAY_MATRICES, DECAY_NONE };
 
 struct optimizer_config {
@@ -45,8 +45,8 @@ struct lr_schedule_config {
 	enum lr_schedule_kind kind;
 	double start_lr;     /* at the start of warm-up */
 	double min_lr;       /* at the end of the cosine */
-	uint64_t warmup;     /* steps */
-	uint64_t total;      /* steps of cosine or line, including warm-up */
+	uint64_t warmup;     /* in steps */
+	uint64_t total;      /* steps of the cosine or line, including warm-up */
 	unsigned log_warmup; /* 1: logarithmic in the step, 0: linear */
 };
 
@@ -60,8 +60,7 @@ struct loss_scaler_config {
 
 enum device_kind { DEVICE_CPU, DEVICE_CUDA };
 
-/* Keys of a DeepSpeed configuration that decide several settings, or in which those have other
- * units. */
+/* Keys of a DeepSpeed configuration that set several settings, or that have other units. */
 struct deepspeed_keys {
 	bool bf16, bfloat16, fp16;
 	double loss_scale; /* 0: dynamic */
@@ -69,9 +68,10 @@ struct deepspeed_keys {
 	unsigned optimizer; /* its kind + 1; 0: not given */
 	bool adam_w_mode, torch_adam, cpu_offload;
 	char *offload_device;
-	struct lr_schedule_config schedule; /* CONSTANT: not given */
+	struct lr_schedule_config schedule; /* its kind is CONSTANT if not given */
 	double max_lr;                      /* NaN: not given */
-	/* The schedule's ends as fractions of the learning rate, which flags may still set. */
+	/* Start and end of the schedule as fractions of the learning rate, which flags may still
+	 * change. */
 	double start_ratio, min_ratio;
 };
 
@@ -86,8 +86,8 @@ struct config {
 	unsigned seq_length; /* at most n_positions */
 	enum dtype dtype;    /* DTYPE_F32, DTYPE_BF16 or DTYPE_F16 */
 	unsigned zero_stage;
-	bool reduce_at_boundary; /* gradients, in stage 2: once per step */
-	enum dtype comm_dtype;   /* of gradients that ranks sum; as `dtype` */
+	bool reduce_at_boundary; /* stage 2 reduces gradients once per step */
+	enum dtype comm_dtype;   /* of the gradients that ranks sum; default `dtype` */
 	enum device_kind device;
 	enum cuda_graph cuda_graph;
 
@@ -108,50 +108,48 @@ struct config {
 			      * and micro-batches */
 	unsigned recompute;  /* network_recompute */
 	bool tf32;
-	double peak_tflops; /* of a device; 0: what the backend knows */
+	double peak_tflops; /* of a device; 0: the backend's figure */
 	struct optimizer_config optimizer;
 	struct lr_schedule_config schedule;
 	struct loss_scaler_config scaler;
 	double gradient_clipping; /* 0: none */
 
 	char *data;             /* see tokens.h */
-	char *data_samples;     /* Megatron's samples of it, or NULL */
+	char *data_samples;     /* prefix of Megatron's sample arrays, or NULL */
 	uint64_t eval_interval; /* 0: no validation */
 
-	struct naming naming;         /* of what is saved */
+	struct naming naming;         /* of saved checkpoints */
 	char *checkpoint_dir;         /* NULL: save nothing */
 	uint64_t checkpoint_interval; /* 0: after the last step only */
 	unsigned keep_last;           /* 0: all */
 	char *resume_dir;             /* NULL: a new run; --resume without DIR means
 			       * checkpoint_dir */
-	char *source_options;         /* of its servers; may be NULL */
+	char *source_options;         /* options of the source's servers; may be NULL */
 	char *checkpoint_tag;         /* to resume from; NULL: the newest */
 	bool universal;               /* resume from a universal checkpoint */
 	bool no_load_optimizer_states;
 	bool ignore_missing_optim;
 	char *rules;               /* file of merge rules, or NULL */
 	char *preset;              /* name of merge rules, or NULL */
-	enum naming_qkv qkv_order; /* UNKNOWN: as the checkpoint tells */
+	enum naming_qkv qkv_order; /* UNKNOWN: as in the checkpoint */
 
-	char *run_name; /* can be the name of a directory */
+	char *run_name; /* must be a valid directory name */
 	char *log_dir;
 	char *deepspeed_json; /* text of the configuration, or NULL */
 	struct deepspeed_keys keys;
 };
 
 /*
- * Parse the command line of a run on `ranks` ranks.  Returns 0; 1 if it has
- * --help or --version, which are printed if `verbose`; or a negative errno with
- * a message.  Unknown keys of the JSON file are reported on stderr if
- * `verbose`.  If the result is not 0, nothing needs to be freed.
+ * Parse the command line of a run on `ranks` ranks.  Returns 0; 1 for --help or --version, whose
+ * text is printed if `verbose`; or a negative errno with a message.  Unknown keys of the JSON file
+ * are reported on stderr if `verbose`.  If the result is not 0, nothing needs to be freed.
  */
 int config_parse(struct config *c, int argc, char **argv, unsigned ranks, bool verbose,
 		 struct errmsg *err);
 void config_done(struct config *c);
 
-/* A number that differs where the values of flags differ, but for the names of files and
- * directories, which may be other ones on another machine: of these it counts whether they are
- * given. */
+/* Return a digest of the flags' values.  It covers whether names of files and directories are
+ * given, but not the names, which may differ between machines. */
 uint64_t config_digest(struct config *c);
 
 #endif

@@ -9,12 +9,12 @@
 
 struct errmsg;
 
-/* Shared by the files of config. */
+/* Shared by the files of gpu/config. */
 
 /* The flag that names a DeepSpeed configuration, also for messages. */
 #define CONFIG_JSON_FLAG "deepspeed_config"
 
-/* Sizes that are multiplied with each other and must not overflow. */
+/* The limit of sizes that are multiplied with each other. */
 #define CONFIG_SIZE_LIMIT (1u << 22)
 
 /*
@@ -22,23 +22,23 @@ struct errmsg;
  * where the value is stored, its range and default, and the line of --help.
  */
 struct choice {
-	const char *name; /* NULL: the end */
+	const char *name; /* NULL ends the list */
 	int value;
 };
 
 enum setting_kind {
-	SETTING_GROUP, /* heads those that follow in --help */
+	SETTING_GROUP, /* heads the following settings in --help */
 	SETTING_UINT,  /* unsigned */
 	SETTING_U64,
 	SETTING_REAL, /* double */
 	SETTING_FLOAT,
 	SETTING_BETAS,  /* two doubles, "0.9,0.999" */
-	SETTING_CHOICE, /* the first one for a flag without a value */
+	SETTING_CHOICE, /* a flag without a value means the first choice */
 	SETTING_CHOICE_ANY_CASE,
 	SETTING_TEXT,
 	SETTING_NAME, /* text that can be the name of a file */
 	SETTING_ON,   /* bool; a flag without a value */
-	/* Flags with their own handling. */
+	/* Settings with their own code: */
 	SETTING_MODEL,
 	SETTING_RESUME,
 	SETTING_JSON,
@@ -48,15 +48,15 @@ enum setting_kind {
 
 struct setting {
 	const char *flag; /* NULL: none */
-	const char *key;  /* a path of names joined by dots; NULL: none */
+	const char *key;  /* path of names joined by dots; NULL: none */
 	enum setting_kind kind;
 	size_t at, size; /* of the value in struct config */
-	double min, max; /* of numbers */
+	double min, max; /* range of numbers */
 	const struct choice *choices;
 	const char *initial; /* the default, as a flag's value; NULL: 0 */
-	/* The value's placeholder, "[=...]" if it may be left out, a tab, and the description,
-	 * without the names of choices; before them + if the flag is one of those that are
-	 * needed most, which fit a screen.  NULL without a flag. */
+	/* The value's placeholder ("[=...]" if it is optional), a tab, and the description without
+	 * the names of choices.  A leading + marks the most used flags, which fit a screen.  NULL
+	 * without a flag. */
 	const char *help;
 };
 
@@ -66,21 +66,21 @@ extern const struct setting settings[SETTINGS];
 bool setting_takes_value(const struct setting *s);
 bool setting_value_is_optional(const struct setting *s);
 
-/* Store a value in the configuration; flags with their own handling are left alone.  `text` is
- * NULL if the flag has no value. -EINVAL: "WHERE must be", and what is allowed. */
+/* Store a value in the configuration; settings with their own code are left alone.  `text` is NULL
+ * if the flag has no value.  -EINVAL: "WHERE must be", and what is allowed. */
 int setting_set(struct config *c, const struct setting *s, const char *where, const char *text,
 		struct errmsg *err);
 
-/* Set a value of each setting that has a default. */
+/* Set the defaults of all settings. */
 int settings_init(struct config *c, struct errmsg *err);
 
-/* The owned string of a setting; NULL if its value is none. */
+/* Return the owned string of a setting; NULL for other kinds. */
 char **setting_text(struct config *c, const struct setting *s);
 
 /* Replace an owned string. */
 int setting_set_text(char **out, const char *text, struct errmsg *err);
 
-/* Print a line for each flag to stdout: for those that are needed most, or for all, in groups. */
+/* Print a line for each flag to stdout: the most used ones, or all, in groups. */
 void settings_print(bool all);
 
 /*
@@ -90,7 +90,7 @@ void settings_print(bool all);
  */
 int config_read_json(struct config *c, const char *path, bool verbose, struct errmsg *err);
 
-/* Set what follows from other values on `ranks` ranks, and refuse what does not go together. */
+/* Derive values from others for `ranks` ranks, and refuse invalid combinations. */
 int config_settle(struct config *c, unsigned ranks, struct errmsg *err);
 
 #endif

@@ -24,14 +24,14 @@
 #define VALUE_LEN 64
 
 /*
- * Objects of the configuration, with the keys that are no settings of ours: those of the
+ * Objects of the configuration, with the keys that are not settings of ours.  Sources: the
  * configuration classes of DeepSpeed 0.19.  Words are separated by blanks.
  */
 struct object {
 	const char *path; /* "": the configuration itself */
 	/* Keys that concern DeepSpeed's own speed, memory or logs; "*": all others. */
 	const char *irrelevant;
-	/* Keys that would change training or checkpoints if they were true. */
+	/* Keys that would change training or checkpoints if true. */
 	const char *unsupported;
 };
 
@@ -116,7 +116,7 @@ static bool is_given(const cJSON *value)
 	       !(cJSON_IsString(value) && strcmp(value->valuestring, "auto") == 0);
 }
 
-/* The value as a flag's; "" if a value of this type is none that the setting can have. */
+/* Return the value as a flag's text; "" if the setting cannot have a value of this type. */
 static const char *text_of(const struct setting *s, const cJSON *value, char buf[VALUE_LEN])
 {
 	*buf = '\0';
@@ -157,7 +157,7 @@ static void note_unknown(struct json *j, const char *path)
 
 static int walk(struct json *j, const cJSON *object, const struct object *of, struct errmsg *err);
 
-/* `path` is that of `value` in the object `of`. */
+/* `path` is the path of `value` in the object `of`. */
 static int check_item(struct json *j, const cJSON *value, const struct object *of, const char *path,
 		      struct errmsg *err)
 {
@@ -185,7 +185,7 @@ static int check_item(struct json *j, const cJSON *value, const struct object *o
 	return 0;
 }
 
-/* Take over the values of an object.  Recursion is bounded: it follows only paths of the table of
+/* Apply the values of an object.  Recursion is bounded: it follows only paths in the table of
  * objects. */
 static int walk(struct json *j, const cJSON *object, const struct object *of, struct errmsg *err)
 {
@@ -232,9 +232,9 @@ static enum optimizer_flavor flavor_of(const struct deepspeed_keys *k)
 	return OPTIMIZER_APEX;
 }
 
-/* DeepSpeed's Adam is AdamW unless adam_w_mode is false.  A named optimizer has its own default
- * for weight decay: torch's AdamW decays, the others do not.  `o` has the defaults of one that is
- * not named. */
+/* DeepSpeed's Adam is AdamW unless adam_w_mode is false.  A named optimizer has its own default for
+ * weight decay: torch's AdamW decays, the others do not.  `o` has the defaults of an unnamed
+ * optimizer. */
 static void apply_optimizer(struct config *c, struct optimizer_config o)
 {
 	const struct deepspeed_keys *const k = &c->keys;
@@ -277,7 +277,7 @@ static int config_json_apply(struct json *j, const cJSON *root, struct errmsg *e
 		return rc;
 	apply_scheduler(c);
 	apply_optimizer(c, before);
-	/* Where DeepSpeed would default to one micro-batch per step, so do we. */
+	/* DeepSpeed defaults to one micro-batch per step here. */
 	if (!c->accumulation && !c->batch != !c->micro_batch)
 		c->accumulation = 1;
 	return apply_dtype(c, j->file, err);

@@ -23,7 +23,7 @@ bool setting_value_is_optional(const struct setting *s)
 	return s->help[*s->help == '+'] == '[';
 }
 
-/* The names that a choice has, as a list. */
+/* Return the names of a choice as a list. */
 static const char *choice_names(const struct choice *choices, char names[NAMES_LEN])
 {
 	size_t n = 0;

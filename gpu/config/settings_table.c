@@ -3,7 +3,7 @@
 #include "gpu/config/config_impl.h"
 #include "gpu/model/network.h"
 
-/* Integers up to here are exact as doubles. */
+/* The largest integer that doubles represent exactly. */
 #define STEPS_LIMIT 9007199254740992.0
 
 /* clang-format off: rows are initialisers */
@@ -37,8 +37,8 @@
 	{ .flag = name, .kind = SETTING_CHOICE, MEMBER(member), \
 	  .choices = CHOICES(__VA_ARGS__), .initial = value, .help = text }
 
-/* Of DeepSpeed's configuration alone.  gcc 10 calls fields missing where a compound literal comes
- * last. */
+/* A setting that only DeepSpeed's configuration has. gcc 10 warns of missing fields where a
+ * compound literal comes last. */
 #define KEY(path, member, least, most, value) \
 	NUMBER(NULL, path, member, least, most, value, NULL)
 #define KEY_ON(path, member, value) \

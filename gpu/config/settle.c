@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What follows from the values that were given, and what does not go together. */
+/* Derive values from the given ones, and refuse invalid combinations. */
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -13,7 +13,7 @@
 #define BATCH_DEFAULT 16
 #define MICRO_BATCH_DEFAULT 4
 
-/* Report what does not go together. */
+/* Report an invalid combination. */
 #define REFUSE(err, ...) errmsg_set(err, -EINVAL, __VA_ARGS__)
 
 /* Report a batch that is not a multiple of `unit` rows. */
@@ -59,7 +59,7 @@ static int settle_batch(struct config *c, struct errmsg *err)
 	const unsigned ranks = c->data_parallel;
 	uint64_t unit = (uint64_t)ranks * (c->micro_batch ? c->micro_batch : 1);
 
-	/* Each factor is at most 2^22 or a number of processes. */
+	/* Each factor is at most 2^22 or a number of processes, so the product cannot overflow. */
 	if (unit <= UINT32_MAX)
 		unit *= c->accumulation ? c->accumulation : 1;
 	if (unit > CONFIG_SIZE_LIMIT)
@@ -107,8 +107,8 @@ static int settle_ranks(struct config *c, unsigned ranks, struct errmsg *err)
 }
 
 /* Without ZeRO, DeepSpeed 0.19.8 unscales fp16's gradients though it has not scaled the loss
- * (runtime/fp16/unfused_optimizer.py); and its pipeline engine saves bf16's state for
- * BF16_Optimizer, which cannot load it. */
+ * (runtime/fp16/unfused_optimizer.py); its pipeline engine saves bf16's state for BF16_Optimizer,
+ * which cannot load that state. */
 static int check_whole(const struct config *c, struct errmsg *err)
 {
 	if (c->dtype == DTYPE_F16)
@@ -121,12 +121,12 @@ static int check_whole(const struct config *c, struct errmsg *err)
 }
 
 /*
- * As Megatron-DeepSpeed: a pipeline engine in stages 0 and 1, with one stage too, but its model
- * alone in stages 2 and 3, where one stage's ranks cut sequences, and of bf16 in stage 0, which
- * only that can load.
+ * As Megatron-DeepSpeed: a pipeline engine in ZeRO stages 0 and 1, even with one pipeline stage;
+ * the model alone in ZeRO stages 2 and 3, if the ranks of one pipeline stage cut sequences, and for
+ * bf16 in ZeRO stage 0, which only the model alone can load.
  *
- * Its optimizer does not decay biases and norms, and in stage 3 nothing, since it takes all
- * parameters, which are empty when it looks at them, for biases.
+ * Its optimizer does not decay biases and norms.  In stage 3 it decays nothing: parameters are
+ * empty when it inspects them, and it takes all of them for biases.
  */
 static int settle_naming(struct config *c, struct errmsg *err)
 {
@@ -143,7 +143,7 @@ static int settle_naming(struct config *c, struct errmsg *err)
 	return 0;
 }
 
-/* Merge rules are for shards that this run resumes from. */
+/* Merge rules need shards to resume from. */
 static int check_rules(const struct config *c, struct errmsg *err)
 {
 	const char *const flag = c->rules ? "rules" : "preset";
@@ -197,7 +197,7 @@ static int settle_schedule(struct config *c, struct errmsg *err)
 	return 0;
 }
 
-/* Are there so many positions, and can ranks share them? */
+/* Check that the model has enough positions, and that ranks can share them. */
 static int check_positions(const struct config *c, struct errmsg *err)
 {
 	const unsigned sequence = c->sequence_parallel;
@@ -239,7 +239,7 @@ static int check_model(const struct config *c, struct errmsg *err)
 /* Refuse what does not go together. */
 static int check_together(const struct config *c, struct errmsg *err)
 {
-	/* Sums that are the same on any ranks are made on hosts, in float64. */
+	/* Rank-invariant sums are computed on hosts, in float64. */
 	if (c->rank_invariant && c->comm_dtype != DTYPE_F32)
 		return REFUSE(err,
 			      "--rank_invariant: does not go with --communication_data_type %s",
@@ -249,7 +249,7 @@ static int check_together(const struct config *c, struct errmsg *err)
 	return 0;
 }
 
-/* The model and its parallelism, in the form of the DSUC demo's run names. */
+/* Name the run after the model and its parallelism, like the DSUC demo. */
 static int name_run(struct config *c, struct errmsg *err)
 {
 	if (c->run_name ||

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Headers alone: without a profiler the calls do nothing. */
+/* Only headers: without a profiler the calls do nothing. */
 #include <nvtx3/nvToolsExt.h>
 
 #include "ckpt/base/array.h"
@@ -19,8 +19,8 @@
 #include "gpu/cuda/cuda_ops.h"
 #include "gpu/watch/watch.h"
 
-/* Enough rows per chunk for the GEMMs to be at full speed.  The same on every machine, unless the
- * caller knows better. */
+/* Enough rows per chunk for full GEMM speed.  The same on every machine, unless the caller sets
+ * it. */
 #define LOGITS_BYTES ((size_t)1 << 30)
 
 void cuda_fail(struct cuda *c, int rc, const char *call, const char *reason)
@@ -106,7 +106,7 @@ void *cuda_scratch(struct cuda *c, size_t bytes)
 	return p;
 }
 
-/* Elements of a head; and what attention copies at once. */
+/* Limits of attention: elements of a head, and elements copied at once. */
 #define WIDTH_MAX 256
 #define CHUNK_BYTES 16
 
@@ -140,8 +140,8 @@ bool cuda_heads_fit(struct cuda *c, struct cuda_heads *a)
 	return a->width <= WIDTH_MAX;
 }
 
-/* Keep freed memory in the pool: returning it to the driver, for every unit of every step, would
- * wait for all queued operations. */
+/* Keep freed memory in the pool: returning it to the driver for every unit of every step would wait
+ * for all queued operations. */
 static void keep_memory(struct cuda *c)
 {
 	uint64_t all = UINT64_MAX;
@@ -154,7 +154,7 @@ static void keep_memory(struct cuda *c)
 static void backend_cuda_copy(struct cuda *c, void *dst, const void *src, size_t bytes,
 			      enum cudaMemcpyKind kind)
 {
-	/* A copy from memory that is not pinned waits for the stream itself. */
+	/* A copy from memory that is not pinned waits for the stream. */
 	watch_begin("the computation on the GPU");
 	if (CUDA_CALL(c, cudaMemcpyAsync, dst, src, bytes, kind, c->stream))
 		wait_for_stream(c);
@@ -191,7 +191,7 @@ static uint64_t cuda_memory_peak(struct backend *b, bool restart)
 	return most;
 }
 
-/* What the driver has, and what the pool keeps without using it. */
+/* Free memory of the driver, plus unused memory in the pool. */
 static uint64_t cuda_memory_left(struct backend *b)
 {
 	struct cuda *const c = cuda_of(b);
@@ -220,8 +220,8 @@ static void cuda_range_end(struct backend *b)
 	nvtxRangePop();
 }
 
-/* TFLOP/s of dense 16-bit products, by NVIDIA's data sheets.  A device is looked up by the
- * beginning of its name; the first match counts. */
+/* TFLOP/s of dense 16-bit GEMMs, from NVIDIA's data sheets.  A device is looked up by the beginning
+ * of its name; the first match counts. */
 static const struct {
 	const char *name;
 	double tflops;
@@ -231,7 +231,7 @@ static const struct {
 	{ "NVIDIA GH200", 989 },
 };
 
-/* FLOP/s of products in the backend's type; 0 if the device is not known. */
+/* Return the peak FLOP/s of GEMMs in the backend's type; 0 if the device is unknown. */
 static double peak_of(struct cuda *c)
 {
 	struct cudaDeviceProp device;

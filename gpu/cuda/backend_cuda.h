@@ -8,7 +8,7 @@
 #include "gpu/backend/backend.h"
 
 struct backend_cuda_options {
-	unsigned local_rank; /* of this machine: ranks take GPUs round robin */
+	unsigned local_rank; /* on this machine: ranks take its GPUs round robin */
 	bool tf32;           /* float32 GEMMs may round factors to 11 bits */
 	bool deterministic;  /* bit-identical results in every run */
 };

@@ -15,14 +15,14 @@ extern "C" {
 
 /*
  * The CUDA backend's internals: host code is C, kernels are in cuda_*.cu. act_t buffers have the
- * model's type.  All operations are queued on one stream. Memory is allocated and freed in stream
- * order, so that neither waits.
+ * model's type.  All operations are queued on one stream.  Memory is allocated and freed in stream
+ * order, without waiting.
  */
 struct cuda {
 	struct backend base;
 	int device;
-	int major;           /* of its compute capability */
-	size_t shared_limit; /* bytes of shared memory that a block can ask for */
+	int major;           /* compute capability */
+	size_t shared_limit; /* dynamic shared memory that a block can have, in bytes */
 	cudaStream_t stream;
 	cudaStream_t side_streams[BACKEND_QUEUES]; /* of the other queues */
 	struct gemm_cache *gemm_cache;
@@ -31,7 +31,7 @@ struct cuda {
 	/* Scratch memory of operations, grown on demand and kept. */
 	void *scratch;
 	size_t scratch_len;
-	void *recorded_scratch; /* that a graph uses, which frees it; or NULL */
+	void *recorded_scratch; /* scratch memory of a graph, which owns it; or NULL */
 	/* The first failure, reported by sync: a negative errno, or 0. */
 	int failed;
 	char failure[256];
@@ -50,11 +50,11 @@ bool cuda_ok(struct cuda *c, cudaError_t e, const char *call);
 /* Record a failed call, with a negative errno and a reason, for sync to report. */
 void cuda_fail(struct cuda *c, int rc, const char *call, const char *reason);
 
-/* The first failure since the last call, with a message; or 0. */
+/* Return the first failure since the last call, with a message; or 0. */
 int cuda_failure(struct cuda *c, struct errmsg *err);
 
-/* Return at least `bytes` of device memory, aligned for any vector type, for the operation being
- * queued, or NULL, which sync reports.  Invalidates the previous call's memory. */
+/* Return at least `bytes` bytes of device memory, aligned for any vector type, for the operation
+ * being queued.  NULL on failure, which sync reports.  The next call invalidates it. */
 void *cuda_scratch(struct cuda *c, size_t bytes);
 
 #ifdef __cplusplus

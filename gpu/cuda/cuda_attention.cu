@@ -2,15 +2,15 @@
 /*
  * Causal attention by our own kernel, for every type and for heads of up to 256 elements: flash
  * attention, which keeps no weights in memory, only the logarithm of each query's sum of
- * exponentials.  A warp computes 16 queries; tiles of keys and values are copied while the one
- * before is used.
+ * exponentials.  A warp computes 16 queries; the next tile of keys and values is copied while the
+ * current one is used.
  */
 #include "gpu/backend/splitmix.h"
 #include "gpu/cuda/cuda_head.cuh"
 #include "gpu/cuda/cuda_launch.cuh"
 #include "gpu/cuda/cuda_ops.h"
 
-/* Queries of a block: as many rows as a stage holds. */
+/* Queries per block: the rows of a stage. */
 template <int D, typename T> constexpr int QUERIES = 2 * TILE_ROWS<D, T>;
 
 static __device__ __forceinline__ float quad_sum(float x)
@@ -25,14 +25,14 @@ static __device__ __forceinline__ float quad_max(float x)
 	return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
 }
 
-/* The softmax so far of a lane's two queries: the largest score, as a power of two, and the
- * lane's part of the sum. */
+/* Softmax of a lane's two queries so far: the largest score, as a power of two, and the lane's part
+ * of the sum. */
 struct softmax {
 	float top[2], sum[2];
 };
 
-/* Turn scores into weights.  `fade` scales what was summed before.  Every query sees a key in its
- * first tile. */
+/* Turn scores into weights.  `fade` rescales the sums so far.  Every query sees a key in its first
+ * tile. */
 template <int N>
 static __device__ __forceinline__ void weigh(float s[N][4], softmax &r, float fade[2], float scale)
 {
@@ -130,8 +130,8 @@ static __global__ void __launch_bounds__(QUERIES<D, T> * 2, D == 64 ? 2 : 1) att
 	constexpr int threads = queries * 2;
 	const head_of_block<T> h = head_of<T>(a);
 	const tile_stream<D, threads, T> keys = { (T *)shared, h.k, h.v };
-	/* The last queries see most keys: start with those, so that shorter blocks fill the gaps
-	 * at the end. */
+	/* The last queries see most keys: start with them, so that shorter blocks fill the gaps at
+	 * the end. */
 	const size_t first = (size_t)(gridDim.x - 1 - blockIdx.x) * queries;
 	const size_t row = first + threadIdx.x / WARP * 16;
 	const size_t query = row + threadIdx.x % WARP / 4;

@@ -12,14 +12,14 @@ extern "C" {
 
 /*
  * The arguments of backend_ops' `attention` and `attention_grad`.  `stats` is the logarithm of
- * the sum of each query's exponentials, `delta` the product of its output and the output's
+ * the sum of each query's exponentials, `delta` the dot product of its output and the output's
  * gradient.
  */
 struct cuda_heads {
 	const void *qkv;
 	void *out;
 	float *stats;
-	/* backward */
+	/* for the backward pass */
 	const void *dout;
 	void *dqkv;
 	const float *delta;
@@ -33,7 +33,7 @@ struct cuda_heads {
 struct cuda_heads cuda_heads_of(const void *qkv, size_t batch, size_t seq, size_t heads, size_t c,
 				struct backend_dropout drop);
 
-/* Set `chunked`.  False if a head is wider than the kernels support, which sync reports. */
+/* Fill in the arguments that both directions share; c = heads * width. */
 bool cuda_heads_fit(struct cuda *c, struct cuda_heads *a);
 
 #ifdef __cplusplus

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The backward pass of cuda_attention.cu.  Scores are computed again, once for the gradients of
- * keys and values and once for those of queries: seven products instead of five, but no block
- * adds to the result of another, so that the order of all sums is fixed.
+ * The backward pass of cuda_attention.cu.  Scores are recomputed twice: for the gradients of keys
+ * and values, and for the gradients of queries.  This takes seven GEMMs instead of five, but no
+ * block adds to another's result, so the order of all sums is fixed.
  */
 #include "gpu/backend/splitmix.h"
 #include "gpu/cuda/cuda_head.cuh"
@@ -12,8 +12,8 @@
 /* Groups of eight columns whose scores are in registers at once. */
 template <int D, typename T> constexpr int STEP = TILE_ROWS<D, T> / 8 < 4 ? TILE_ROWS<D, T> / 8 : 4;
 
-/* Columns of the gradients that a block accumulates: more do not fit into registers beside a wide
- * head's rows.  The blocks of a head's other columns compute the same scores. */
+/* Columns of the gradients that a block accumulates; registers have no room for more beside a wide
+ * head's rows.  Blocks for other columns of the head compute the same scores. */
 template <int D, typename T> constexpr int SLICE = D > 128 || sizeof(T) > 2 ? 64 : D;
 
 #define DOT_LANES 8 /* per query in dot_outputs */
@@ -21,8 +21,9 @@ template <int D, typename T> constexpr int SLICE = D > 128 || sizeof(T) > 2 ? 64
 #define DOT_QUERIES (DOT_THREADS / DOT_LANES)
 
 /* On entry s holds scores, and d products of values with the output's gradient; on return s holds
- * the weights after dropout, and d the gradients of scores. Rows are this block's, columns the
- * stream's; `sums` and `delta` belong to queries, which are rows or, with `of_keys`, columns. */
+ * the weights after dropout, and d the gradients of scores.  Rows belong to this block, columns to
+ * the stream; `sums` and `delta` belong to queries, which are the rows or, with `of_keys`, the
+ * columns. */
 template <bool of_keys, bool drops, int N>
 static __device__ __forceinline__ void
 score_grads(float s[N][4], float d[N][4], const cuda_heads &a, uint64_t seed, size_t row,
@@ -55,8 +56,8 @@ score_grads(float s[N][4], float d[N][4], const cuda_heads &a, uint64_t seed, si
 		}
 }
 
-/* Copy sums and delta of a tile's queries to shared memory.  Zeros are as good as any value
- * beyond the sequence, where rows of the tile are zeros. */
+/* Copy sums and delta of a tile's queries to shared memory.  Beyond the sequence any value is
+ * valid, since the tile's rows are zeros there: store zeros. */
 template <int ROWS>
 static __device__ __forceinline__ void copy_stats(float *to, const float *sums, const float *delta,
 						  size_t at, size_t seq)
@@ -67,7 +68,7 @@ static __device__ __forceinline__ void copy_stats(float *to, const float *sums, 
 	to[threadIdx.x] = at + i < seq ? from[at + i] : 0;
 }
 
-/* A warp's rows: the left factors, their gradients so far, and what belongs to the lane's two
+/* A warp's rows: the left factors, their gradients so far, and the sums and delta of the lane's two
  * queries. */
 template <int D, typename T> struct own_rows {
 	left_rows<D, T> x1, x2;
@@ -91,7 +92,7 @@ template <int D, typename T> struct own_rows {
 	}
 };
 
-/* Add what a tile of the stream contributes to the gradients. */
+/* Add the contribution of a tile of the stream to the gradients. */
 template <int D, bool of_keys, bool drops, typename T>
 static __device__ __forceinline__ void add_tile(own_rows<D, T> &r, const T *tile,
 						const float *stats, const cuda_heads &a,
@@ -106,7 +107,7 @@ static __device__ __forceinline__ void add_tile(own_rows<D, T> &r, const T *tile
 		float s[step][4], d[step][4];
 		const int of_lane = n + threadIdx.x % 4 * 2;
 
-		/* All of it masked? */
+		/* Skip it if all of it is masked. */
 		if (of_keys ? at + n + step * 8 <= row : at + n > row + 15)
 			continue;
 		multiply_rows<D, step>(s, r.x1, tile, n);
@@ -135,8 +136,8 @@ static __device__ __forceinline__ void store_gradients(const own_rows<D, T> &r,
 		store_rows<slice>(h.dv, h.q, row, column, r.d2, ones);
 }
 
-/* The gradient of a tile's rows: with `of_keys` of keys and values, otherwise of queries.  The
- * blocks of a multiprocessor are as many as registers allow. */
+/* The gradient of a tile's rows: with `of_keys` of keys and values, otherwise of queries.
+ * Registers limit the number of blocks per multiprocessor. */
 template <int D, bool of_keys, bool drops, typename T>
 static __global__ void __launch_bounds__(TILE_ROWS<D, T> * 2, D == 64 ? (of_keys && drops ? 2 : 3)
 								      : 1) attend_grad(cuda_heads a)
@@ -180,8 +181,8 @@ static __global__ void __launch_bounds__(TILE_ROWS<D, T> * 2, D == 64 ? (of_keys
 	store_gradients<D, of_keys>(r, h, a.scale, row, column);
 }
 
-/* delta = out * dout of each query, with as many lanes as a head of 64 16-bit elements
- * occupies. */
+/* delta = the dot product of out and dout for each query, by as many lanes as a head of 64 16-bit
+ * elements occupies. */
 template <int N, typename T>
 static __global__ void __launch_bounds__(DOT_THREADS) dot_outputs(cuda_heads a, float *delta)
 {

@@ -56,7 +56,7 @@ static __global__ void __launch_bounds__(WARP *COLUMN_WARPS)
 
 struct column_sums {
 	float *to[4];
-	bool fresh; /* store the sums, do not add them to what is there */
+	bool fresh; /* overwrite instead of accumulating */
 };
 
 /* Each block adds the chunks of 32 columns of one sum. */
@@ -98,7 +98,7 @@ static size_t chunk_rows(size_t rows)
 	return even > CHUNK_MIN ? even : CHUNK_MIN;
 }
 
-/* N columns at once, which must be aligned accordingly. */
+/* Process N columns at once; they must be aligned accordingly. */
 template <int N, typename F>
 static void sum_columns(struct cuda *c, const char *name, const F &of, const column_sums &sums,
 			size_t rows, size_t columns)

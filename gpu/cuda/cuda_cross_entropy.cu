@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The fused head and loss.  Only the logits of a chunk of rows are in memory: a block computes a
- * row's loss and replaces its logits by their gradient.  Rows are padded to allow 16-byte
- * accesses, and GEMMs as fast as those of even vocabularies.
+ * row's loss and replaces its logits by their gradient.  Rows are padded, for 16-byte accesses and
+ * for GEMMs as fast as with an even vocabulary.
  *
  * If a group shares the tokens, a rank has some columns of the logits.  Ranks exchange the
  * largest logit of each row, the sum of exponentials relative to it, and the target's logit,
@@ -49,8 +49,8 @@ static __device__ __forceinline__ softmax softmax_of_warp(softmax x)
 	return x;
 }
 
-/* N logits of a row of n, from the i-th on.  The padding is uninitialised: it is not read, and
- * has weight 0. */
+/* N logits of a row of n, starting at element i.  The padding is uninitialised: it is never read,
+ * and has weight 0. */
 template <int N, typename T>
 static __device__ __forceinline__ floats<N> load_logits(const T *x, size_t i, size_t n)
 {
@@ -132,8 +132,8 @@ static __global__ void __launch_bounds__(THREADS)
 	grad_of_row<N>(x, vocab, all, target, *scale);
 }
 
-/* What a rank knows of a row: its columns' softmax, and the target's logit, or 0 if that is
- * another rank's. */
+/* A rank's part of a row: the softmax of its columns, and the target's logit, or 0 if another rank
+ * has it. */
 struct row_sums {
 	softmax some;
 	float wanted;
@@ -153,8 +153,8 @@ static __global__ void __launch_bounds__(THREADS)
 		sums[blockIdx.x] = { some, target < 0 ? 0 : widen(x[target]) };
 }
 
-/* Like lose_row, where all[rank][row] is what the ranks know.  All ranks add up in the same
- * order: they get the same loss. */
+/* Like lose_row, with the parts of all ranks in all[rank][row].  All ranks add them in the same
+ * order, so they get the same loss. */
 template <int N, typename T>
 static __global__ void __launch_bounds__(THREADS)
 	lose_shared_row(float *losses, T *logits, const row_sums *all, unsigned ranks,
@@ -204,7 +204,7 @@ struct head {
 	void *logits;
 	float *losses;
 	const struct backend_group *group; /* or NULL */
-	row_sums *sums, *all_sums;         /* of this rank, and of all */
+	row_sums *sums, *all_sums;         /* of this rank; of all ranks */
 };
 
 static bool make_logits(const head &h)

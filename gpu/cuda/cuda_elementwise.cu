@@ -118,7 +118,7 @@ void cuda_add(struct backend *b, void *dst, const void *src, size_t n)
 	});
 }
 
-/* Elements of `out` in order; they move in groups of n. */
+/* Transpose in the order of `out`; groups of n elements move together. */
 template <typename T> struct transpose_op {
 	T *out;
 	const T *in;
@@ -282,11 +282,11 @@ void cuda_adam(struct backend *b, const struct backend_adam *a, const struct bac
 	});
 }
 
-/* The number of parts depends on n only, and hence also the order of the sum. */
+/* The number of parts, and hence the order of the sum, depends on n only. */
 #define PARTS_MAX ((size_t)1024)
 
-/* Every element of an access has a sum of its own, and several accesses are on the way: what is
- * waited for is memory, not the sum before. */
+/* Each element of an access has its own sum, and several accesses are in flight, so that threads
+ * wait for memory only, never for the previous addition. */
 template <int N>
 static __global__ void __launch_bounds__(THREADS)
 	squares_of_parts(double *parts, const float *x, size_t n)

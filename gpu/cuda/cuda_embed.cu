@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Embeddings.  The backward pass sorts rows by token and cuts them into chunks, which blocks add
- * up in the order of rows.  A token in several chunks, as frequent ones are, has a sum in each;
- * another kernel adds these.  The chunks depend on the number of rows only, and so does the order
- * of all sums.
+ * Embeddings.  The backward pass sorts rows by token and cuts them into chunks, which blocks sum in
+ * row order.  A frequent token may be in several chunks and has a sum in each; another kernel adds
+ * these sums.  The chunks depend on the number of rows only, and so does the order of all sums.
  */
 #include "gpu/cuda/cuda_launch.cuh"
 #include "gpu/cuda/cuda_ops.h"
@@ -45,8 +44,8 @@ void cuda_embed(struct backend *b, void *out, const void *wte, const void *wpe,
 	});
 }
 
-/* Rows that are sorted by counting, which is quadratic but takes one launch, before such runs are
- * merged; and those of them that a block compares at a time. */
+/* Rows in a run, which is sorted by counting: quadratic, but a single launch.  Runs are then
+ * merged.  Below: rows that a block compares at a time. */
 #define RUN ((size_t)8192)
 #define TILE 1024
 
@@ -92,7 +91,7 @@ static __global__ void __launch_bounds__(THREADS)
 		sorted[run + before] = (place)mine << 32 | me;
 }
 
-/* The number of a run's places before p. */
+/* Count a run's places before p. */
 static __device__ __forceinline__ size_t count_before(const place *run, size_t n, place p)
 {
 	size_t low = 0;
@@ -110,7 +109,7 @@ static __device__ __forceinline__ size_t count_before(const place *run, size_t n
 	return low;
 }
 
-/* Merge pairs of sorted runs: each place finds those of the other run before it. */
+/* Merge pairs of sorted runs: for each place, count the places of the other run before it. */
 static __global__ void __launch_bounds__(THREADS)
 	merge_runs(place *to, const place *from, size_t run, size_t rows)
 {
@@ -129,7 +128,7 @@ static __global__ void __launch_bounds__(THREADS)
 		to[me - run + count_before(from + first, run, p)] = p;
 }
 
-/* Sort all rows, with the help of `other`.  Returns which of the two has them. */
+/* Sort all rows, with `other` as a second buffer.  Returns the buffer with the result. */
 static place *sort_rows(struct cuda *c, place *sorted, place *other, const int32_t *tokens,
 			size_t rows)
 {
@@ -151,7 +150,7 @@ static place *sort_rows(struct cuda *c, place *sorted, place *other, const int32
 #define CHUNK 32
 #define DEEP 4
 
-/* to += sum, of floats. */
+/* to += sum, for float. */
 template <int N> static __device__ __forceinline__ void add_to(float *to, const floats<N> &sum)
 {
 	floats<N> all = load<N>(to);
@@ -160,8 +159,8 @@ template <int N> static __device__ __forceinline__ void add_to(float *to, const 
 	store(to, all);
 }
 
-/* A chunk's sums of a token that is also in the chunk before or behind: `parts` has two rows per
- * chunk, for the token of the chunk's first row and for another. */
+/* The partial sum of a token that is also in the previous or next chunk.  `parts` has two rows per
+ * chunk: for the token of the chunk's first row, and for another token. */
 static __device__ __forceinline__ float *part_of(float *parts, size_t chunk, bool first, size_t c)
 {
 	return parts + (2 * chunk + !first) * c;
@@ -170,7 +169,7 @@ static __device__ __forceinline__ float *part_of(float *parts, size_t chunk, boo
 /* The rows of a block's chunk. */
 struct chunk {
 	unsigned n;
-	/* Also of the last row before, and of the first behind. */
+	/* Including the row before the chunk and the row after it. */
 	int32_t token[CHUNK + 2];
 	uint32_t row[CHUNK];
 };
@@ -192,7 +191,8 @@ static __device__ __forceinline__ void load_chunk(chunk &h, const place *sorted,
 	__syncthreads();
 }
 
-/* Store the sum of the chunk's rows from `first` to `last`, all that it has of a token. */
+/* Store the sum of the chunk's rows from `first` to `last`, which are all its rows with that
+ * token. */
 template <int N>
 static __device__ __forceinline__ void store_sum(const chunk &h, unsigned first, unsigned last,
 						 const floats<N> &sum, float *dwte, float *parts,
@@ -216,7 +216,7 @@ static __global__ void __launch_bounds__(THREADS)
 	load_chunk(h, sorted, rows);
 	for (size_t i = threadIdx.x * N; i < c; i += THREADS * N) {
 		floats<N> sum = {};
-		unsigned first = 0; /* of the token */
+		unsigned first = 0; /* first row of the token */
 
 		for (unsigned at = 0; at < h.n; at += DEEP) {
 			floats<N> d[DEEP] = {};
@@ -240,8 +240,8 @@ static __global__ void __launch_bounds__(THREADS)
 	}
 }
 
-/* The end of the chunks that begin with a token, from one that does.  There may be many: steps
- * double until one is too far. */
+/* Starting at a chunk that begins with a token, return the end of the chunks that do.  There may be
+ * many: the step doubles until it is past the end. */
 static __device__ __forceinline__ size_t end_of_chunks(const place *sorted, size_t chunk,
 						       size_t rows)
 {
@@ -260,8 +260,8 @@ static __device__ __forceinline__ size_t end_of_chunks(const place *sorted, size
 
 #define JOIN_WARPS 8
 
-/* The blocks of a token's first chunk add up its sums, each for some columns; each warp takes
- * some of the sums. */
+/* The blocks of a token's first chunk add its partial sums: each block for some columns, each warp
+ * for some of the sums. */
 template <int N>
 static __global__ void __launch_bounds__(WARP *JOIN_WARPS)
 	join_chunks(float *dwte, float *parts, const place *sorted, size_t rows, size_t c)
@@ -318,7 +318,7 @@ static size_t chunks_of(size_t rows)
 	return (rows + CHUNK - 1) / CHUNK;
 }
 
-/* Chunks that share a token have left their sums in `parts`. */
+/* Add the sums that chunks with a common token have left in `parts`. */
 static void join(struct cuda *c, float *dwte, float *parts, const place *sorted, size_t rows,
 		 size_t columns)
 {
@@ -338,7 +338,7 @@ void cuda_embed_grad(struct backend *b, float *dwte, float *dwpe, const void *do
 	struct cuda *const cuda = cuda_of(b);
 	const size_t rows = batch * seq;
 	const size_t parts = 2 * chunks_of(rows) * c * sizeof(float);
-	/* A multiple of any vector's size, so that the parts behind are aligned. */
+	/* Round up to a multiple of any vector's size, so that the following parts are aligned. */
 	const size_t even = (rows + THREADS - 1) / THREADS * THREADS;
 	place *const scratch = (place *)cuda_scratch(cuda, 2 * even * sizeof(place) + parts);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * GEMMs with epilogues by cuBLASLt.  Of the algorithms that it suggests for a problem the fastest
- * is found once and kept, so that equal problems have bit-identical results.
+ * GEMMs with epilogues by cuBLASLt.  The fastest of the algorithms that it suggests for a problem
+ * is measured once and kept, so that equal problems have bit-identical results.
  *
  * cuBLASLt is column-major: our matrices are its transposes, and (a * b)' = b'
  * * a'.
@@ -65,7 +65,7 @@ static bool lt_ok(struct cuda *c, cublasStatus_t s, const char *call)
 }
 #define LT_CALL(c, function, ...) lt_ok(c, (c)->gemm_cache->api->function(__VA_ARGS__), #function)
 
-/* Several may be installed, and differ in speed. */
+/* Several versions may be installed, with different speed: report the one in use. */
 static void name_library(struct cuda *c, const struct cublaslt_api *api)
 {
 	const unsigned version = (unsigned)api->cublasLtGetVersion();
@@ -160,7 +160,7 @@ static bool cuda_gemm_describe(struct cuda *c, struct gemm_plan *w, const struct
 		[CUDA_EPILOGUE_BIAS] = CUBLASLT_EPILOGUE_BIAS,
 		[CUDA_EPILOGUE_BIAS_GELU] = CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
 		[CUDA_EPILOGUE_GELU_GRAD] = CUBLASLT_EPILOGUE_DGELU,
-		/* cuBLASLt's A is our b */
+		/* operand A of cuBLASLt is our b */
 		[CUDA_EPILOGUE_SUMS] = CUBLASLT_EPILOGUE_BGRADA,
 	};
 	const cublasComputeType_t compute =
@@ -205,7 +205,7 @@ static bool set_limits(struct cuda *c, cublasLtMatmulPreference_t preference,
 	const uint32_t add = alignment(p->add ? p->add : p->out);
 	const uint32_t out = alignment(p->out);
 
-	/* cuBLASLt's A is our b */
+	/* operand A of cuBLASLt is our b */
 	return LIMIT(c, preference, MAX_WORKSPACE, workspace) &&
 	       LIMIT(c, preference, MIN_ALIGNMENT_A, b) &&
 	       LIMIT(c, preference, MIN_ALIGNMENT_B, a) &&
@@ -224,8 +224,9 @@ static cublasStatus_t multiply(struct cuda *c, const struct gemm_plan *w, const 
 		WORKSPACE_BYTES, c->stream);
 }
 
-/* Measure the plan's algorithm.  Results go to `out`, since `add` may be where they belong; what
- * an epilogue stores is stored again.  Infinite if the algorithm cannot be used after all. */
+/* Measure the plan's algorithm.  Results go to `out`, since `add` may be the real destination; the
+ * outputs of an epilogue are written again later.  Returns infinity if the algorithm cannot be used
+ * after all. */
 static float time_of(struct cuda *c, const struct gemm_plan *w, const struct cuda_gemm *p,
 		     void *out)
 {
@@ -243,8 +244,8 @@ static float time_of(struct cuda *c, const struct gemm_plan *w, const struct cud
 	return ms;
 }
 
-/* Keep the fastest of n algorithms.  False if none can be used or there is no memory to find
- * out. */
+/* Keep the fastest of n algorithms.  False if none can be used or there is no memory to measure
+ * them. */
 static bool keep_fastest(struct cuda *c, struct gemm_plan *w, const struct cuda_gemm *p,
 			 const cublasLtMatmulHeuristicResult_t *found, int n)
 {
@@ -274,8 +275,8 @@ static bool keep_fastest(struct cuda *c, struct gemm_plan *w, const struct cuda_
 	return true;
 }
 
-/* Ask cuBLASLt for at most `most` algorithms, the presumably fastest first.  None for an epilogue
- * is a valid answer. */
+/* Ask cuBLASLt for at most `most` algorithms, fastest first by its estimate.  It may have none for
+ * an epilogue. */
 static int suggest(struct cuda *c, const struct gemm_plan *w, const struct cuda_gemm *p,
 		   cublasLtMatmulHeuristicResult_t *found, int most)
 {
@@ -298,7 +299,7 @@ static int suggest(struct cuda *c, const struct gemm_plan *w, const struct cuda_
 	return good;
 }
 
-/* Measurements differ between runs: if results must not, take cuBLASLt's first suggestion. */
+/* Measurements differ between runs: if results must not, use cuBLASLt's first suggestion. */
 static bool cuda_gemm_choose(struct cuda *c, struct gemm_plan *w, const struct cuda_gemm *p)
 {
 	cublasLtMatmulHeuristicResult_t found[CANDIDATES];
@@ -351,7 +352,7 @@ static struct gemm_plan *plan_of(struct cuda *c, const struct cuda_gemm *p)
 }
 
 /* cuBLASLt's gelu uses the hardware's tanh with 11 significant bits: too few for float32, unless
- * tf32 has no more either. */
+ * tf32 limits the precision anyway. */
 static bool is_exact(const struct cuda *c, const struct cuda_gemm *p)
 {
 	return c->base.dtype != DTYPE_F32 || c->tf32 || !p->aux;
@@ -372,7 +373,7 @@ bool cuda_gemm_run(struct cuda *c, const struct cuda_gemm *p)
 	if (!w || !w->can || !set_pointers(c, w->desc, p))
 		return false;
 	s = multiply(c, w, p, p->out);
-	/* Some unsupported problems are only rejected here. */
+	/* cuBLASLt rejects some unsupported problems only here. */
 	if (s == CUBLAS_STATUS_NOT_SUPPORTED && p->epilogue != CUDA_EPILOGUE_NONE) {
 		w->can = false;
 		return false;

@@ -12,11 +12,11 @@
 extern "C" {
 #endif
 
-/* What cuBLASLt does to a product before storing it. */
+/* The operation that cuBLASLt applies to a product before storing it. */
 enum cuda_epilogue {
 	CUDA_EPILOGUE_NONE,
 	CUDA_EPILOGUE_BIAS,      /* add vector[n] to each row */
-	CUDA_EPILOGUE_BIAS_GELU, /* the same, stored in `aux`, then gelu_new */
+	CUDA_EPILOGUE_BIAS_GELU, /* like BIAS, also stored in `aux`, then gelu_new */
 	CUDA_EPILOGUE_GELU_GRAD, /* multiply by the slope of gelu_new at
 				  * `aux` */
 	CUDA_EPILOGUE_SUMS,      /* vector[n] = the sums of b's columns */
@@ -30,7 +30,7 @@ struct cuda_operand {
 };
 
 /* out[m][n] = a[m][k] * b[k][n] + add, where `add` may be NULL. `a`, `b` and `aux` are act_t
- * buffers, the others too unless `wide`: then they are float. */
+ * buffers; the others are float if `wide`, else act_t. */
 struct cuda_gemm {
 	size_t m, n, k;
 	struct cuda_operand a, b;
@@ -42,8 +42,8 @@ struct cuda_gemm {
 	void *vector, *aux; /* `aux` has `out`'s shape */
 };
 
-/* out[m][n] = a[m][k] * b[k][n], all in the model's type and `out` without gaps; the caller may
- * add the rest. */
+/* out[m][n] = a[m][k] * b[k][n], all in the model's type, `out` without gaps; the caller may set
+ * the other fields. */
 static inline struct cuda_gemm cuda_gemm_of(size_t m, size_t n, size_t k, struct cuda_operand a,
 					    struct cuda_operand b, void *out)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is queued, as a CUDA graph: the computation's stream is captured, and with it the streams
- * that wait for its events.  Only this thread's calls are restricted: one that saves or watches
- * goes on.
+ * Record queued operations as a CUDA graph, by capturing the computation's stream and the streams
+ * that wait for its events.  The capture restricts only this thread's calls: threads that save or
+ * watch go on.
  */
 #include "gpu/cuda/cuda_ops.h"
 
@@ -14,7 +14,7 @@
 
 struct backend_graph {
 	cudaGraphExec_t exec;
-	void *scratch; /* that its kernels use; kept for them */
+	void *scratch; /* owned; used by the graph's kernels */
 };
 
 int cuda_record_begin(struct backend *b, struct errmsg *err)
@@ -67,7 +67,7 @@ void cuda_replay(struct backend *b, const struct backend_graph *g)
 {
 	struct cuda *const c = cuda_of(b);
 
-	/* The launch of a large graph may wait for what it needs. */
+	/* The launch of a large graph may block. */
 	watch_begin("a step that is replayed");
 	CUDA_CALL(c, cudaGraphLaunch, g->exec, c->stream);
 	watch_end();

@@ -3,8 +3,8 @@
 #define UCTRAIN_CUDA_HEAD_CUH
 
 /*
- * What the forward and the backward kernel of attention share: finding a block's head, streaming
- * tiles, masking, and the choice of an instantiation. The grid is parts of the sequence x heads x
+ * Shared by the forward and the backward kernel of attention: finding a block's head, streaming
+ * tiles, masking, and the choice of an instantiation.  The grid is parts of the sequence x heads x
  * rows of the batch.
  */
 #include "gpu/backend/dropout.h"
@@ -27,8 +27,8 @@ template <int D, typename T> constexpr int TILE_ROWS = tile_rows(D, sizeof(T));
 template <typename T> struct head_of_block {
 	matrix<T> q, k, v, dout;
 	T *dq, *dk, *dv, *out;
-	float *stats;       /* of each query */
-	const float *delta; /* of each query */
+	float *stats;       /* per query */
+	const float *delta; /* per query */
 	uint64_t seed;
 };
 
@@ -57,8 +57,8 @@ static __device__ __forceinline__ head_of_block<T> head_of(const cuda_heads &a)
 	};
 }
 
-/* Two matrices that pass by in tiles: one stage is copied while the other is used.  A block's own
- * rows begin in the second stage, which is free until the loop starts, or in a third one where
+/* Streams two matrices in tiles: one stage is copied while the other is used.  A block loads its
+ * own rows into the second stage, which is free until the loop starts, or into a third stage if
  * left factors stay in shared memory. */
 template <int D, int THREADS, typename T> struct tile_stream {
 	static constexpr int rows = TILE_ROWS<D, T>;
@@ -99,7 +99,7 @@ static __device__ __forceinline__ void wait_for_stage()
 	__syncthreads();
 }
 
-/* Causal mask: scores of keys behind their query become -INFINITY.  The lane's first score is at
+/* Causal mask: set the scores of keys after their query to -INFINITY. The lane's first score is at
  * `row` and `column`; rows are queries or, with `of_keys`, keys. */
 template <bool of_keys, int N>
 static __device__ __forceinline__ void mask_later_keys(float s[N][4], size_t row, size_t column)
@@ -117,15 +117,15 @@ static __device__ __forceinline__ void mask_later_keys(float s[N][4], size_t row
 		}
 }
 
-/* Blocks that take `rows` of a sequence each, in `slices`. */
+/* The grid for blocks that each take `rows` rows of a sequence, in `slices` slices. */
 static inline dim3 attention_grid(const cuda_heads &a, size_t rows, size_t slices)
 {
 	return dim3((unsigned)((a.seq + rows - 1) / rows * slices), (unsigned)a.heads,
 		    (unsigned)a.batch);
 }
 
-/* Call `work` with the model's type, the room for a head, and whether it drops weights.  Wide
- * heads are rare: their kernels always handle dropout, if only with probability 0. */
+/* Call `work` with the model's type, the maximum head width, and whether dropout is on.  Wide heads
+ * are rare: their kernels always include dropout, with probability 0 if it is off. */
 template <typename F> static void by_kind(enum dtype dtype, const cuda_heads &a, F work)
 {
 	by_type(dtype, [&](auto t) {

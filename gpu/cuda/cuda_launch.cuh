@@ -7,8 +7,8 @@
 
 #include "gpu/cuda/cuda.h"
 
-/* Queue a kernel.  A failure is reported by sync.  A kernel has to ask for dynamic shared memory
- * where that and its static shared memory exceed 48 KiB; asking for less does no harm. */
+/* Queue a kernel.  A failure is reported by sync.  A kernel must request dynamic shared memory if
+ * dynamic and static shared memory together exceed 48 KiB; requesting less is harmless. */
 template <typename... P, typename... A>
 static void cuda_launch_on(struct cuda *c, cudaStream_t stream, const char *name,
 			   void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, A... args)
@@ -27,7 +27,7 @@ static void cuda_launch_on(struct cuda *c, cudaStream_t stream, const char *name
 	cuda_ok(c, launch(static_cast<P>(args)...), name);
 }
 
-/* The same on the computation's stream. */
+/* Queue a kernel on the computation's stream. */
 template <typename K, typename... A>
 static void cuda_launch(struct cuda *c, const char *name, K kernel, dim3 grid, dim3 block,
 			size_t shared, A... args)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Linear layers.  Bias, residual, gelu_new, its slope and the bias gradient are cuBLASLt
- * epilogues, computed in registers.  Where it has no epilogue for a shape or type, kernels follow
- * the GEMM.
+ * epilogues, computed in registers.  If it has no epilogue for a shape or type, separate kernels
+ * follow the GEMM.
  */
 #include "gpu/cuda/cuda_column_sums.cuh"
 #include "gpu/cuda/cuda_gemm.h"
@@ -19,7 +19,7 @@ static __device__ __forceinline__ float logistic_of_gelu(float x)
 	return 1.0f / (1.0f + expf(-GELU_A * (x + GELU_B * x * x * x)));
 }
 
-/* x[rows][c] += bias; with `out` also out = gelu_new(x) */
+/* x[rows][c] += bias; if `out` is given, also out = gelu_new(x) */
 template <int N, typename T>
 static __global__ void __launch_bounds__(THREADS) finish_rows(T *x, T *out, const T *bias, size_t c)
 {
@@ -161,7 +161,7 @@ static void grad_of_bias(struct backend *b, float *dbias, const void *dout, size
  * the gradient should be faster; this was not measured. */
 #define HOPPER 9
 
-/* False with nothing queued if cuBLASLt cannot compute it, or would be slower. */
+/* Return false, with nothing queued, if cuBLASLt cannot compute it or would be slower. */
 static bool multiply_with_sums(struct backend *b, struct cuda_gemm p, float *dbias, bool fresh)
 {
 	struct cuda *const c = cuda_of(b);

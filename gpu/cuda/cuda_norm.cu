@@ -3,7 +3,7 @@
 #include "gpu/cuda/cuda_column_sums.cuh"
 #include "gpu/cuda/cuda_ops.h"
 
-#define ROWS 4 /* of a block */
+#define ROWS 4 /* per block */
 
 template <int N, typename T>
 static __global__ void __launch_bounds__(ROWS *WARP)
@@ -73,50 +73,50 @@ void cuda_norm(struct backend *b, void *out, float *stats, const void *in, const
 	});
 }
 
-/* A block goes through a chunk of rows, a row per warp at a time, and sums up over its rows for
- * each column: in shared memory, where all warps leave what a stretch of columns adds and all
- * threads then share the additions.  More blocks than a GPU has room for at once, and enough rows
- * in each to be worth their sums.  Where shared memory has no room for the sums of all columns,
- * several blocks go through the same rows, each for a strip of columns: every element is still
- * computed in the same way. */
+/* A block processes a chunk of rows, one row per warp at a time, and sums each column over its rows
+ * in shared memory: all warps store their summands for a stretch of columns, then all threads share
+ * the additions.  There are more blocks than a GPU can run at once, with enough rows each to be
+ * worth the final sums.  If the sums of all columns do not fit into shared memory, several blocks
+ * process the same rows, each for a strip of columns; every element is still computed in the same
+ * way. */
 #define GRAD_WARPS 8
 #define GRAD_CHUNKS_MAX ((size_t)512)
 #define GRAD_CHUNK_MIN ((size_t)16)
 
-/* Sums over rows: the gradients of weight and bias, and `din` as it was and becomes. */
+/* Sums over rows: gradients of the weight and the bias, and `din` before and after. */
 enum { SUM_WEIGHT, SUM_BIAS, SUM_OLD, SUM_NEW, NORM_SUMS };
 
-/* With all of them threads have shorter stretches, half as many bytes of shared memory. */
+/* With all four sums, stretches are shorter, which halves the shared memory. */
 #define WIDE_OF_ALL 4
 
-/* Elements that a stretch adds to one sum: of all warps. */
+/* Elements that all warps of a stretch add to one sum. */
 template <int N> constexpr unsigned STRETCH = GRAD_WARPS *WARP *N;
 
-/* Bytes of the two stretches that are on the way; the block's sums follow them. */
+/* Bytes of the two stretches in flight; the block's sums follow them. */
 template <int N> static size_t stretches_bytes(int sums)
 {
 	return 2 * sums * STRETCH<N> * sizeof(float);
 }
 
-/* Columns of a strip, a multiple of what a warp loads at once: equal strips, as few as shared
- * memory allows. */
+/* Columns of a strip, a multiple of the columns that a warp loads at once.  Strips are equal, and
+ * as few as shared memory allows. */
 template <int N> static size_t grad_strip(const struct cuda *cuda, int sums, size_t c)
 {
 	const size_t step = WARP * N;
 	const size_t taken = stretches_bytes<N>(sums);
 	const size_t room = cuda->shared_limit > taken ? cuda->shared_limit - taken : 0;
 	const size_t steps = room / (sums * sizeof(float)) / step;
-	/* The launch fails where not even one has room. */
+	/* If not even one step fits, the launch fails. */
 	const size_t fit = (steps ? steps : 1) * step;
 	const size_t strips = (c + fit - 1) / fit;
 
 	return ((c + strips - 1) / strips + step - 1) / step * step;
 }
 
-/* What a row's gradient needs of the row as a whole. */
+/* The values of a whole row that its gradient needs. */
 struct norm_row {
-	float mean, r;  /* of `in`; 1/sigma */
-	float sum, dot; /* means of the normed gradient, and of its products */
+	float mean, r;  /* mean and 1/sigma of `in` */
+	float sum, dot; /* means of the normed gradient, and of its product with the normed input */
 };
 
 template <int N, typename T>
@@ -142,7 +142,7 @@ static __device__ __forceinline__ norm_row row_of(const T *dy, const T *x, const
 	return row;
 }
 
-/* dx += the gradient of N elements.  Returns what they add to each sum. */
+/* dx += the gradient of N elements.  Returns their summands for each sum. */
 template <int N, int SUMS, typename T>
 static __device__ __forceinline__ void grad_of_elements(const norm_row &row, T *dx, const T *dy,
 							const T *x, const T *weight,
@@ -202,8 +202,8 @@ static __global__ void __launch_bounds__(WARP *GRAD_WARPS)
 #pragma unroll
 			for (int s = 0; s < SUMS; s++)
 				store(stretch + s * STRETCH<N> + me * N, add[s]);
-			/* Whoever is here has read the stretch before this one, which the next
-			 * one overwrites. */
+			/* All threads have read the previous stretch, which the next one
+			 * overwrites. */
 			__syncthreads();
 			for (unsigned j = me; j < SUMS * WARP * N; j += WARP * GRAD_WARPS) {
 				const unsigned s = j / (WARP * N);
@@ -219,7 +219,7 @@ static __global__ void __launch_bounds__(WARP *GRAD_WARPS)
 			}
 		}
 	}
-	/* A thread's sums of the last stretch are another's to store. */
+	/* Other threads store sums that this thread computed in the last stretch. */
 	__syncthreads();
 #pragma unroll
 	for (int s = 0; s < SUMS; s++)
@@ -227,7 +227,7 @@ static __global__ void __launch_bounds__(WARP *GRAD_WARPS)
 			parts[(blockIdx.x * SUMS + s) * c + left + i] = sums[s * width + i];
 }
 
-/* The chunks depend on the number of rows only, so that the sums do. */
+/* Chunks, and so the sums, depend on the number of rows only. */
 static size_t grad_chunk(size_t rows)
 {
 	const size_t even = (rows + GRAD_CHUNKS_MAX - 1) / GRAD_CHUNKS_MAX;

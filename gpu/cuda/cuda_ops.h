@@ -8,7 +8,7 @@
 extern "C" {
 #endif
 
-/* The backend_ops that functions cuda_NAME of other files than the backend's implement. */
+/* The backend_ops that cuda_NAME functions outside backend_cuda.c implement. */
 /* clang-format off */
 #define CUDA_OPS(OP) \
 	OP(host_alloc) OP(host_free) OP(copy) \
@@ -25,7 +25,7 @@ extern "C" {
 #define CUDA_OP_DECLARE(op) BACKEND_OP(op) cuda_##op;
 CUDA_OPS(CUDA_OP_DECLARE)
 
-/* The streams besides the computation's.  Failures are reported by sync. */
+/* Create the streams other than the computation's.  sync reports failures. */
 void cuda_queues_init(struct cuda *c);
 void cuda_queues_done(struct cuda *c);
 

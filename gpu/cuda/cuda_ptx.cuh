@@ -2,13 +2,13 @@
 #ifndef UCTRAIN_CUDA_PTX_CUH
 #define UCTRAIN_CUDA_PTX_CUH
 
-/* What only nvcc can compile: tests without a GPU replace this header.  The PTX ISA defines which
- * lane holds which elements of a matrix. */
+/* Code that only nvcc can compile; tests without a GPU replace this header.  The PTX ISA defines
+ * which lane holds which elements of a matrix. */
 #include <cuda_runtime.h>
 #include <stdint.h>
 
 /* Declare shared memory of the block: of a fixed shape, CUDA_SHARED(float, name, [2][32]), or of
- * the size that the launch gives. */
+ * the size passed at launch. */
 #define CUDA_SHARED(type, name, ...) __shared__ type name __VA_ARGS__
 #define CUDA_DYNAMIC_SHARED(name) extern __shared__ __align__(128) unsigned char name[]
 
@@ -37,7 +37,7 @@ static __device__ __forceinline__ float ptx_from_f16(uint16_t x)
 	return y;
 }
 
-/* Two of them, the first in the lower half. */
+/* Round two values; the first is in the lower half. */
 static __device__ __forceinline__ uint32_t ptx_to_bf16x2(float lo, float hi)
 {
 	uint32_t y;
@@ -107,7 +107,7 @@ static __device__ __forceinline__ void ptx_load_matrices_transposed(uint32_t x[4
 		     : "memory");
 }
 
-/* Start copying 16 bytes to shared memory; zeros unless `there`. */
+/* Start copying 16 bytes to shared memory, or zeros if not `there`. */
 static __device__ __forceinline__ void ptx_copy_16(void *shared, const void *global, bool there)
 {
 	const uint32_t to = (uint32_t)__cvta_generic_to_shared(shared);

@@ -16,8 +16,8 @@ void cuda_queues_init(struct cuda *c)
 {
 	int least = 0, most = 0;
 
-	/* Collectives need few processors, and what other ranks wait for must not wait for a
-	 * kernel that fills the GPU. */
+	/* Collectives need few processors.  Raise their priority: other ranks wait for them, so
+	 * they must not wait for a kernel that fills the GPU. */
 	CUDA_CALL(c, cudaDeviceGetStreamPriorityRange, &least, &most);
 	for (unsigned q = 0; q < BACKEND_QUEUES; q++)
 		if (q != QUEUE_COMPUTE)
@@ -36,7 +36,7 @@ void *cuda_host_alloc(struct backend *b, size_t bytes)
 {
 	void *p = NULL;
 
-	/* A thread begins with the first device. */
+	/* A new thread uses the first device by default. */
 	if (cudaSetDevice(cuda_of(b)->device) != cudaSuccess ||
 	    cudaMallocHost(&p, bytes ? bytes : 1) != cudaSuccess) {
 		cudaGetLastError();

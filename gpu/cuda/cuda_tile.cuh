@@ -135,9 +135,9 @@ static __device__ __forceinline__ void multiply_rows(float s[N][4], const left_r
 		}
 }
 
-/* o += s * (N * 8 rows of the tile from `row` on), W columns from the tile's first on; row % 8 is
- * 0.  For later columns the caller advances `tile`, by a multiple of 64, which leaves the swizzle
- * as it is. */
+/* o += s * (N * 8 rows of the tile from `row` on), W columns starting at the tile's first; row % 8
+ * is 0.  For later columns the caller advances `tile` by a multiple of 64, which keeps the
+ * swizzle. */
 template <int D, int W, int N, typename T>
 static __device__ __forceinline__ void multiply_columns(float o[W / 8][4], const float s[N][4],
 							const T *tile, uint32_t row)
@@ -167,17 +167,17 @@ static __device__ __forceinline__ void multiply_columns(float o[W / 8][4], const
 	}
 }
 
-/* Store two neighbours at an even column of a chunked row. */
+/* Store two neighbours, starting at an even column, in a chunked row. */
 template <typename T> static __device__ __forceinline__ void store_pair(T *to, float lo, float hi)
 {
 	*reinterpret_cast<uint32_t *>(to) = pack(lo, hi, T());
 }
 
-/* Registers cannot hold a float's rows beside the accumulators: they stay in the tile. */
+/* Registers cannot hold float rows beside the accumulators: the rows stay in the tile. */
 template <int D> struct left_rows<D, float> {
 	static constexpr bool keeps_tile = true;
 	const float *tile;
-	uint32_t row; /* the first of the lane's two */
+	uint32_t row; /* first of the lane's two rows */
 
 	__device__ __forceinline__ void load(const float *from, uint32_t first)
 	{
@@ -235,7 +235,7 @@ static __device__ __forceinline__ void multiply_columns(float o[W / 8][4], const
 	for (int n = 0; n < N; n++, row += 8) {
 #pragma unroll
 		for (int k = 0; k < 8; k++) {
-			const uint32_t owner = quad + k / 2; /* of column k */
+			const uint32_t owner = quad + k / 2; /* lane with column k */
 			const float a0 = __shfl_sync(0xffffffffu, left[k % 2], owner);
 			const float a1 = __shfl_sync(0xffffffffu, left[2 + k % 2], owner);
 

@@ -2,8 +2,8 @@
 #ifndef UCTRAIN_CUDA_TYPES_CUH
 #define UCTRAIN_CUDA_TYPES_CUH
 
-/* act_t, the model's type, in kernels, with loads and stores of 16 bytes where alignment permits,
- * else of single elements. */
+/* Access to act_t, the model's type, in kernels: 16 bytes at a time if alignment permits, else
+ * single elements. */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -58,8 +58,8 @@ template <typename T> static __device__ __forceinline__ float rounded(float x)
 
 #define LOG2_E 1.4426950409f
 
-/* e^x for small |x|, or where results near 0 may be inexact: computed as a power of two, whose
- * relative error grows with |x|. */
+/* e^x for small |x|, or where inexact results near 0 are acceptable: computed as a power of two,
+ * whose relative error grows with |x|. */
 static __device__ __forceinline__ float exp_near(float x)
 {
 	return ptx_exp2(x * LOG2_E);
@@ -138,7 +138,7 @@ template <int N> struct count {
 	static constexpr int value = N;
 };
 
-/* Are all of p aligned for accesses of N elements? */
+/* Are all pointers aligned for accesses of N elements? */
 template <int N, typename... T> static bool is_aligned(const T *...p)
 {
 	return (... && ((uintptr_t)p % (N * sizeof(T) < 16 ? N * sizeof(T) : 16) == 0));

@@ -9,7 +9,7 @@
 
 struct rng {
 	uint32_t state[RNG_WORDS];
-	unsigned next; /* word of the state; RNG_WORDS: all used */
+	unsigned next; /* next word of the state; RNG_WORDS: all used */
 };
 
 void rng_seed(struct rng *r, uint64_t seed);
@@ -20,10 +20,10 @@ void rng_skip(struct rng *r, uint64_t n);
 uint32_t rng_u32(struct rng *r);
 uint64_t rng_u64(struct rng *r);
 
-/* The 32-bit numbers that one element of torch.randint(0, high, ...) consumes. */
+/* Return how many 32-bit numbers one element of torch.randint(0, high, ...) consumes. */
 unsigned rng_randint_draws(uint64_t high);
 
-/* One element of torch.randint(0, high, ...); high > 0. */
+/* Return one element of torch.randint(0, high, ...); high > 0. */
 uint64_t rng_randint(struct rng *r, uint64_t high);
 
 #endif

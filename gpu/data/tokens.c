@@ -17,14 +17,14 @@
  * generator and skips 5e9 numbers a second. */
 struct random {
 	struct rng rng;
-	uint64_t seed, next; /* `next` is a row */
+	uint64_t seed, next; /* `next` is a row number */
 };
 
 struct tokens {
 	struct tokens_options options;
-	struct tokens_file file; /* path NULL: synthetic data */
+	struct tokens_file file; /* its path is NULL for synthetic data */
 	struct tokens_samples samples;
-	struct random random[2]; /* training, validation */
+	struct random random[2]; /* for training, for validation */
 	uint64_t rows[2];        /* UINT64_MAX: unlimited */
 };
 
@@ -49,7 +49,7 @@ unsigned tokens_row_len(const struct tokens *t)
 	return t->options.seq + (t->options.samples != NULL);
 }
 
-/* Is it the prefix of an indexed dataset? */
+/* Is `source` the prefix of an indexed dataset? */
 static bool is_prefix(const char *source)
 {
 	char *path;
@@ -105,7 +105,7 @@ static void open_synthetic(struct tokens *t, bool fresh)
 	t->rows[1] = o->held_out > 0 ? o->batch : 0;
 }
 
-/* Read the first sample, which shows whether samples are of this length. */
+/* Read the first sample, to check the length of samples. */
 static int try_sample(const struct tokens *t, struct errmsg *err)
 {
 	const unsigned n = tokens_row_len(t);
@@ -117,7 +117,7 @@ static int try_sample(const struct tokens *t, struct errmsg *err)
 	return rc;
 }
 
-/* Rows are samples of an indexed dataset. */
+/* Use the samples of an indexed dataset as rows. */
 static int open_samples(struct tokens *t, struct errmsg *err)
 {
 	const struct tokens_options *const o = &t->options;

@@ -29,8 +29,8 @@ struct tokens_options {
 	const char *source;
 	unsigned batch, seq, vocab;
 	uint64_t seed;
-	/* The prefix of Megatron's arrays of samples, if `source` is an indexed dataset, or
-	 * NULL.  Rows are samples, with the token that follows. */
+	/* The prefix of Megatron's sample arrays, if `source` is an indexed dataset, or NULL. Rows
+	 * are samples, each with the token that follows it. */
 	const char *samples;
 	/* The fraction of a file's rows, at its end, that is held out for validation, from 0 to
 	 * less than 1.  If not 0, at least one row is held out.  Synthetic data has one
@@ -38,12 +38,12 @@ struct tokens_options {
 	double held_out;
 };
 
-/* Open a source. -EINVAL or -EBADMSG for malformed files, or a system error. `o` is copied,
- * except for names. */
+/* Open a source.  -EINVAL or -EBADMSG for malformed files, or a system error.  `o` is copied, but
+ * the names are borrowed. */
 int tokens_open(struct tokens **out, const struct tokens_options *o, struct errmsg *err);
 void tokens_close(struct tokens *t);
 
-/* Tokens of a row: seq, and one more with `samples`. */
+/* Tokens of a row: seq, plus one with `samples`. */
 unsigned tokens_row_len(const struct tokens *t);
 
 /* Get row `row`, counted from 0 over the whole run.  `valid` selects held-out rows, of which

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files are read, not mapped: a file that becomes shorter is an error, not a SIGBUS. */
+/* Files are read, not mapped: a truncated file must cause an error, not a SIGBUS. */
 #include "gpu/data/tokens_impl.h"
 
 #include <assert.h>

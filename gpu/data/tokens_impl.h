@@ -21,17 +21,17 @@ struct tokens_file {
 	struct source source;
 	unsigned width; /* bytes of a token: 1, 2, 4, 8 */
 	bool is_signed;
-	/* Every sequence of an indexed dataset is a run, even an empty one; otherwise adjacent
-	 * sequences share one. */
+	/* In an indexed dataset every sequence is a run, even an empty one, if set; otherwise
+	 * adjacent sequences share a run. */
 	bool separate;
 	struct tokens_run *runs;
 	size_t nruns; /* without the end mark */
 };
 
-/* Open a file of nothing but tokens.  Close it after an error, too. */
+/* Open a file that consists of tokens.  The caller must close it even after an error. */
 int tokens_file_open(struct tokens_file *f, const char *path, unsigned width, bool is_signed,
 		     struct errmsg *err);
-/* The same for PREFIX.bin, as described by PREFIX.idx. */
+/* Open PREFIX.bin, as described by PREFIX.idx. */
 int tokens_file_open_indexed(struct tokens_file *f, const char *prefix, bool separate,
 			     struct errmsg *err);
 void tokens_file_close(struct tokens_file *f);
@@ -54,11 +54,11 @@ int tokens_file_read(const struct tokens_file *f, uint64_t first, size_t n, int3
 int tokens_index_read(struct tokens_file *f, const struct source *idx, uint64_t bin_size,
 		      struct errmsg *err);
 
-/* A table of little-endian integers in a file, which is read in pieces.  Begin with the first
- * four fields. */
+/* A table of little-endian integers in a file, read in pieces.  The caller sets the first four
+ * fields. */
 struct tokens_table {
 	const struct source *src;
-	uint64_t at, end; /* bytes not read yet */
+	uint64_t at, end; /* range of unread bytes */
 	unsigned width;   /* bytes of an integer: 4 or 8 */
 	size_t len, used; /* bytes of the piece in `buf` */
 	uint8_t buf[8192];
@@ -74,17 +74,17 @@ struct tokens_array {
 
 struct tokens_samples {
 	const char *prefix;            /* borrowed */
-	struct tokens_array documents; /* sequences in the order of use */
-	struct tokens_array starts;    /* two numbers of each sample, and the end */
+	struct tokens_array documents; /* sequences, in the order of use */
+	struct tokens_array starts;    /* two numbers per sample, plus the end */
 	struct tokens_array order;
 };
 
-/* Read PREFIX_*_idx.npy.  Close it after an error, too. */
+/* Open PREFIX_*_idx.npy.  The caller must close it even after an error. */
 int tokens_samples_open(struct tokens_samples *s, const char *prefix, struct errmsg *err);
 void tokens_samples_close(struct tokens_samples *s);
 
-/* Read sample `row` in the order of training, which must have `n` tokens, from the dataset `f`,
- * whose sequences are separate. */
+/* Read sample `row` in training order, which must have `n` tokens, from the dataset `f`, whose
+ * sequences must be separate. */
 int tokens_samples_read(const struct tokens_samples *s, const struct tokens_file *f, uint64_t row,
 			size_t n, int32_t *out, struct errmsg *err);
 

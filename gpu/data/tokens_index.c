@@ -31,7 +31,7 @@
 #define MAGIC "MMIDIDX\0"
 #define MAGIC_LEN 9
 #define HEADER_LEN (MAGIC_LEN + 8 + 1 + 8 + 8)
-#define RUNS_MAX (1u << 24) /* 256 MiB of them */
+#define RUNS_MAX (1u << 24) /* 256 MiB of runs */
 
 static const struct {
 	uint8_t width; /* 0: not an integer type */
@@ -44,13 +44,13 @@ static const struct {
 };
 
 struct index {
-	const char *file; /* and `err`: for messages */
+	const char *file; /* like `err`, for messages */
 	struct errmsg *err;
 	const struct source *src;
 	struct tokens_file *f;
 	uint64_t sequences, boundaries, bin_size;
 	struct tokens_table lengths, pointers, documents;
-	size_t cap; /* of f->runs */
+	size_t cap; /* capacity of f->runs */
 };
 
 int tokens_table_next(struct tokens_table *t, uint64_t *out, struct errmsg *err)
@@ -86,7 +86,7 @@ static int read_type(const struct index *x, unsigned code)
 	return 0;
 }
 
-/* A table of `n` integers that begins at *end, which becomes its end. */
+/* Return the table of `n` integers that begins at *end, and advance *end past it. */
 static struct tokens_table place_table(const struct index *x, uint64_t *end, uint64_t n,
 				       unsigned width)
 {
@@ -96,7 +96,7 @@ static struct tokens_table place_table(const struct index *x, uint64_t *end, uin
 	return (struct tokens_table){ .src = x->src, .at = at, .end = *end, .width = width };
 }
 
-/* Locate the tables, which end with the file. */
+/* Locate the tables, the last of which ends with the file. */
 static int place_tables(struct index *x)
 {
 	const uint64_t n = x->sequences, size = x->src->size;

@@ -32,7 +32,7 @@ static int bad_array(const struct source *src, const char *what, struct errmsg *
 	return errmsg_set(err, -EBADMSG, "%s: %s", src->name, what);
 }
 
-/* Find the table in an array of integers with `columns` in a row, by its header. */
+/* Find the table in an array of integers with `columns` columns, from its header. */
 static int place_array(struct tokens_table *t, unsigned columns, struct errmsg *err)
 {
 	const struct source *const src = t->src;
@@ -65,7 +65,7 @@ static int place_array(struct tokens_table *t, unsigned columns, struct errmsg *
 	return 0;
 }
 
-/* Read a whole array.  Negative numbers become too large for any use. */
+/* Read a whole array.  Negative numbers are read as huge ones, which later checks reject. */
 static int read_array(struct tokens_array *a, const char *path, unsigned columns,
 		      struct errmsg *err)
 {
@@ -125,7 +125,7 @@ void tokens_samples_close(struct tokens_samples *s)
 	free(s->order.v);
 }
 
-/* The sequence at the place `at` in the order of documents, or NULL. */
+/* Return the sequence at place `at` in the order of documents, or NULL. */
 static const struct tokens_run *document(const struct tokens_samples *s,
 					 const struct tokens_file *f, uint64_t at)
 {

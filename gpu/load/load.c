@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Resuming.  A checkpoint has parameters' elements by name, of which each rank fetches what it
- * keeps: how the saving ranks had partitioned them makes no difference.
+ * Resuming.  A checkpoint stores the elements of parameters by name, and each rank fetches its own:
+ * the partitioning of the saving ranks makes no difference.
  */
 #include "gpu/load/load.h"
 
@@ -26,9 +26,8 @@
 #include "gpu/read/upload.h"
 #include "gpu/zero/zero.h"
 
-/* Concurrent reads by all ranks of a machine: one per processor for copies from the page cache,
- * and at least as many requests as keep a disk busy.  Storage that is far away gets as many as
- * make it faster. */
+/* Concurrent reads by all ranks of a machine: one per processor for copies from the page cache, and
+ * at least as many requests as keep a disk busy.  Remote storage gets as many as speed it up. */
 #define READS_MIN 4u
 #define READS_MAX 16u
 #define READS_FAR 64u
@@ -70,8 +69,8 @@ static int load_open(struct load *l)
 }
 
 /*
- * The slices of Megatron's query_key_value do not make the whole one after the other if they are
- * in thirds, and a single rank's checkpoint does not say which weights are cut in columns.
+ * Add rules for Megatron.  Concatenated slices of query_key_value are not the whole weight if they
+ * are in thirds, and a checkpoint of one rank does not say which weights are cut in columns.
  */
 static int add_preset(struct load *l)
 {
@@ -114,7 +113,7 @@ static int load_find_checkpoint(struct load *l)
 	return add_preset(l);
 }
 
-/* Share what single ranks have found. */
+/* Broadcast results that only some ranks have. */
 static void share_result(struct load *l)
 {
 	struct comm *const c = l->z->world;
@@ -130,7 +129,7 @@ static void share_result(struct load *l)
 	got->told_qkv = (enum naming_qkv)told;
 }
 
-/* At least `least` and at most `most` for this rank, of `all` for the machine. */
+/* Return this rank's share of `all` for the machine, within `least` and `most`. */
 static unsigned share(const struct comm *c, unsigned all, unsigned least, unsigned most)
 {
 	const unsigned n = all / c->local_size;
@@ -146,7 +145,7 @@ static int open_upload(struct load *l, struct backend *b, struct upload **q)
 	return upload_new(q, b, reads, share(c, READS_FAR, reads, READS_FAR), l->err);
 }
 
-/* For what is rearranged before it goes to the device. */
+/* Open the upload for tensors that are rearranged before they go to the device. */
 static int open_host_upload(struct load *l)
 {
 	int rc;
@@ -168,7 +167,7 @@ static void close_uploads(struct load *l)
 static int load_all(struct load *l)
 {
 	const double begun = clock_seconds();
-	/* Its memory is taken meanwhile. */
+	/* The upload occupies its memory meanwhile. */
 	const int rc = open_upload(l, l->z->backend, &l->upload)
 			       ?: load_open(l)
 			       ?: open_host_upload(l)

@@ -23,25 +23,25 @@ struct load_options {
 	bool no_optimizer;   /* parameters only, with fresh optimizer state */
 	bool ignore_missing; /* missing states start at zero */
 	bool scheduled;      /* a schedule sets learning rates */
-	/* Merge rules that come before the checkpoint's own; may be empty.  They do not matter to
-	 * a universal checkpoint.  What Megatron's checkpoints need is added. */
+	/* Merge rules that take precedence over the checkpoint's; may be empty.  Ignored for a
+	 * universal checkpoint.  Loading adds the rules that Megatron's checkpoints need. */
 	struct user_rules *rules;
-	enum naming_qkv qkv_order; /* UNKNOWN: as the checkpoint tells */
+	enum naming_qkv qkv_order; /* UNKNOWN: as in the checkpoint */
 };
 
 struct load_result {
 	char path[PATH_MAX]; /* of the tag's directory */
 	uint64_t step, skipped;
-	uint64_t vocab_rows; /* vocabulary without padding; 0: unknown */
-	bool exact_gelu;     /* which this program does not have */
-	double dropout;      /* that the model was trained with; 0: unknown */
-	/* What the checkpoint's args tell, if it was read in the other order; else UNKNOWN. */
+	uint64_t vocab_rows; /* vocabulary size without padding; 0: unknown */
+	bool exact_gelu;     /* the model has exact gelu, which this program lacks */
+	double dropout;      /* dropout that the model was trained with; 0: unknown */
+	/* The order in the checkpoint's args if it was read in the other order; else UNKNOWN. */
 	enum naming_qkv told_qkv;
-	bool has_scaler; /* fp16, and the checkpoint has a loss scaler */
+	bool has_scaler; /* for fp16: the checkpoint has a loss scaler */
 	struct loss_scaler scaler;
 	bool has_updates;    /* the checkpoint has the optimizer's step */
 	uint64_t missing;    /* states that start at zero */
-	struct errmsg first; /* the first of them; "" if none */
+	struct errmsg first; /* name of the first missing state; "" if none */
 	uint64_t bytes;      /* of tensors, read by this rank */
 	uint64_t direct;     /* of those, read from shards, not through
 				    * the mount */
@@ -50,9 +50,9 @@ struct load_result {
 
 /*
  * Resume from a checkpoint: fill in masters, moments, the count of updates and the kind of Adam
- * with its hyperparameters, and publish the weights.  Reads whatever is a table with an optimizer
- * (ZeRO shards, model states of stage 0, distributed checkpoints), or a universal checkpoint, saved
- * by any numbers of ranks; each rank reads what it keeps.
+ * with its hyperparameters, and publish the weights.  Reads any table with an optimizer (ZeRO
+ * shards, model states of stage 0, distributed checkpoints) or a universal checkpoint, saved by any
+ * number of ranks; each rank reads only its own elements.
  *
  * Collective: all ranks get the same result, except for bytes read and duration. -ENOENT with the
  * name of what is missing, -EINVAL for a checkpoint of another model, or a read error.

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Megatron's weights are [out, in] where ours are [in, out], and it orders the rows of
- * query_key_value in its own ways.  So a fragment, which is some of our rows, is a box of the
- * tensor: the same range of each of the rows that stand for this rank's columns.
+ * Megatron's weights are [out, in] where ours are [in, out], and it has several orders for the rows
+ * of query_key_value.  A fragment is a range of our rows, hence a box of the tensor: the same range
+ * of each of the tensor's rows that correspond to this rank's columns.
  */
 #include <assert.h>
 #include <stdlib.h>
@@ -16,11 +16,11 @@
 #include "gpu/read/upload.h"
 #include "gpu/zero/zero.h"
 
-/* The box of a fragment: of each of `columns` rows of the tensor the elements [first, first +
- * rows).  A vector is a tensor of rows of one element. */
+/* The box of a fragment: elements [first, first + rows) of each of `columns` rows of the tensor.  A
+ * vector is a tensor with rows of one element. */
 struct box {
 	uint64_t columns, rows, first;
-	uint64_t column; /* of this rank's part, where the box starts */
+	uint64_t column; /* first column of the box in this rank's part */
 	uint64_t skip;   /* elements of the first row before the fragment */
 };
 
@@ -40,7 +40,7 @@ static struct box box_of(const struct gpt2_param *p, const struct fragment *f)
 			     .skip = f->first % columns };
 }
 
-/* Find all rows of the box; those that follow each other in the file in one. */
+/* Find all rows of the box; rows that are adjacent in the file are one run. */
 static int find_box(struct load_tensor *t, const struct naming_tensor *form,
 		    const struct gpt2_param *p, const struct box *x, float *to, struct errmsg *err)
 {
@@ -67,7 +67,7 @@ static int find_box(struct load_tensor *t, const struct naming_tensor *form,
 	return rc ? rc : load_tensor_find(t, first, n, to, err);
 }
 
-/* Take the fragment's elements out of the box, which has them column by column. */
+/* Transpose the box, which is column by column, into the fragment. */
 static void arrange(const struct box *x, uint64_t n, const float *box, float *to)
 {
 	for (uint64_t i = 0; i < n; i++) {

@@ -41,7 +41,7 @@ static int read_pointer(const struct load_options *o, const char *pointer, char 
 	return -ENOENT;
 }
 
-/* Without `latest`, take the tag that is newest by name. */
+/* Choose the newest tag by name if there is no `latest`. */
 static int load_find_choose(struct uckpt *u, const char *dir, char path[PATH_MAX],
 			    struct errmsg *err)
 {
@@ -60,7 +60,7 @@ static int load_find_choose(struct uckpt *u, const char *dir, char path[PATH_MAX
 	return rc;
 }
 
-/* Is the checkpoint of the requested kind? */
+/* Check that the checkpoint is of the requested kind. */
 static int check_kind(const struct load_options *o, const char *path, struct errmsg *err)
 {
 	const bool universal = detect_is_universal(o->u, path);

@@ -19,86 +19,84 @@ struct upload;
 struct user_rules;
 struct value;
 
-/* Shared by the files of load. */
+/* Shared by the files of gpu/load. */
 
 struct load;
 struct load_tensor;
 
-/* Consecutive elements of a file, and where they go. */
+/* Consecutive elements of a file, and their destination. */
 struct load_run {
 	struct source file; /* borrowed */
-	enum dtype dtype;   /* of its elements */
-	uint64_t off;       /* of the first one */
+	enum dtype dtype;   /* of the file's elements */
+	uint64_t off;       /* of the first element, in bytes */
 	size_t n;
 	float *to;
-	bool direct; /* of a shard, past the mount */
-	bool zero;   /* of no file: they are zero */
+	bool direct; /* in a shard, bypassing the mount */
+	bool zero;   /* no file: the elements are zero */
 };
 
-/* A kind of checkpoint: of a table, or a universal one. */
+/* The operations of a kind of checkpoint: a table, or a universal checkpoint. */
 struct load_ops {
-	size_t tensor_size; /* of the kind's own struct, whose first member is load_tensor */
+	size_t tensor_size; /* size of the kind's own struct, whose first member is load_tensor */
 	/*
 	 * Find the masters of the parameter (`state` is NULL) or the named state, and fill in the
 	 * rest of `t`, with ->file open.  -ENOENT with a message that names it if it is missing.
-	 * Thread-safe, as are the next two: on storage that is far away many tensors are found at
-	 * once.
+	 * Thread-safe, as are the next two: many tensors are located at once on remote storage.
 	 */
 	int (*begin)(struct load_tensor *t, const char *state, struct errmsg *err);
-	/* The first elements of a run of ->file may lie in a shard as they are: make it a run of
-	 * that one, of as many as do, or of those that do not.  It stays open until `end`. */
+	/* If the first elements of a run of ->file are stored unchanged in a shard, make it a run
+	 * of that shard and shorten it to those elements; otherwise shorten it to the elements that
+	 * are not.  The shard stays open until `end`. */
 	int (*locate)(struct load_tensor *t, struct load_run *run, struct errmsg *err);
-	void (*end)(struct load_tensor *t); /* or NULL */
+	void (*end)(struct load_tensor *t); /* may be NULL */
 
-	/* Call load_known for each parameter that the optimizer owns, until it fails.  A kind
-	 * in which a missing parameter is a missing file looks for all parameters of the model,
-	 * too. */
+	/* Call load_known for each parameter that the optimizer owns, until it fails.  If the kind
+	 * stores one file per parameter, also check that all parameters of the model exist. */
 	int (*check)(const struct load *l, struct errmsg *err);
 };
 
 struct load_tensor {
 	struct load *l;
 	const char *name;     /* of its parameter, in the checkpoint */
-	struct tensor tensor; /* flat ones have one dimension */
-	struct source file;   /* has its elements one after the other ... */
-	uint64_t at;          /* ... from here on */
-	/* Its slices of queries, keys and values have been sorted into whole thirds. */
+	struct tensor tensor; /* dimensions; a flat tensor has one */
+	struct source file;   /* has the tensor's elements in order ... */
+	uint64_t at;          /* ... starting here (bytes) */
+	/* The query, key and value slices have been sorted into whole thirds. */
 	bool sorted_thirds;
-	struct load_run *runs; /* that have been found */
+	struct load_run *runs; /* found so far */
 	size_t nruns, cap;
 };
 
-/* Add the runs in which elements [first, first + n) lie, which go to `to`. */
+/* Add the runs that have elements [first, first + n), with destination `to`. */
 int load_tensor_find(struct load_tensor *t, uint64_t first, size_t n, float *to,
 		     struct errmsg *err);
 
-/* Does the model have a parameter of this name?  -EINVAL if not. */
+/* Check that the model has a parameter of this name.  -EINVAL if not. */
 int load_known(const struct load *l, const char *param, struct errmsg *err);
 
-/* The checkpoint lacks a parameter of the model (`state` is NULL) or a state of it: return
- * -ENOENT with the message. */
+/* Return -ENOENT with a message that the checkpoint lacks a parameter of the model (`state` is
+ * NULL) or a state. */
 int load_lacks(const struct load *l, const char *param, const char *state, struct errmsg *err);
 
 extern const struct load_ops load_table_ops, load_universal_ops;
 
-/* The path of what is below `dir`.  -ENAMETOOLONG. */
+/* Return the path of a name below `dir`.  -ENAMETOOLONG. */
 int load_path(char path[PATH_MAX], const char *dir, const char *name, struct errmsg *err);
 
-/* The st_mode of what is below `dir`; 0 if it is not there. */
+/* Return the st_mode of a name below `dir`; 0 if it does not exist. */
 mode_t load_mode(struct uckpt *u, const char *dir, const char *name);
 
 /* Find the tag's directory. */
 int load_find(const struct load_options *o, char path[PATH_MAX], struct errmsg *err);
 
-/* What a checkpoint says about itself.  Read by rank 0 and broadcast, as the result's scalars
- * are. */
+/* A checkpoint's metadata.  Read by rank 0 and broadcast, like the result's scalars. */
 struct load_metadata {
 	uint64_t original_vocab;  /* 0: unknown */
 	struct naming naming;     /* of its parameters */
-	enum naming_qkv told_qkv; /* by `args`, whatever `naming` has */
-	unsigned tensor_ranks;    /* that saved the checkpoint; 0: unknown */
-	uint64_t updates;         /* if the result has them */
-	/* The run's, with what the checkpoint stores. */
+	enum naming_qkv told_qkv; /* from `args`, independent of `naming` */
+	unsigned tensor_ranks;    /* number of ranks that saved the checkpoint; 0: unknown */
+	uint64_t updates;         /* valid if the result has updates */
+	/* The run's, with the checkpoint's hyperparameters. */
 	struct optimizer_config optimizer;
 };
 
@@ -111,17 +109,18 @@ struct load {
 	struct gpt2 whole;
 	const struct load_ops *ops;
 	struct checkpoint *table; /* NULL: none is open, or it is a universal checkpoint */
-	bool cut; /* tensors are this tensor-parallel rank's part, not the whole */
-	struct naming_tensor *tensors; /* of the model, whole, by number */
-	/* Of a universal checkpoint: */
+	bool cut; /* tensors are this tensor-parallel rank's part */
+	struct naming_tensor *tensors; /* the model's, whole, by number */
+	/* For a universal checkpoint: */
 	struct mount_shards shards;
-	bool weights; /* made from Hugging Face weights: also non-parameters have states */
-	size_t skip;  /* length of the name prefix that it omits */
+	bool weights; /* made from Hugging Face weights: tensors that are not parameters have
+		       * states, too */
+	size_t skip;  /* length of the name prefix that the checkpoint omits */
 	struct upload *upload;
-	/* For tensors in another order: to host memory.  NULL if there are none. */
+	/* The upload to host memory, for tensors in another order.  NULL if there are none. */
 	struct backend *host;
 	struct upload *host_upload;
-	bool lent; /* files without descriptors are being read, and have to stay open */
+	bool lent; /* files without descriptors are being read and must stay open */
 	struct errmsg *err;
 };
 
@@ -129,32 +128,31 @@ struct load {
 int load_tensor_send(struct load *l, const struct load_tensor *t, struct backend *b,
 		     struct upload *q);
 
-/* Wait until all is read, also after an error `rc`, which is returned then. */
+/* Wait for all reads, even after an error `rc`, which is then returned. */
 int load_wait(struct upload *q, int rc, struct errmsg *err);
 
-/* Find all that this rank keeps, and queue its upload. */
+/* Locate all elements that this rank keeps, and queue their uploads. */
 int load_tensors(struct load *l);
 
 /*
- * Read the fragment `f` of this rank's part `p` of a tensor that the checkpoint has in another
- * order, `form`, to `part` on the device, as pieces of the tensor's rows that hold it.  Takes
- * three times the fragment's bytes of host memory at most.
+ * Read fragment `f` of this rank's part `p` of a tensor that the checkpoint stores in another
+ * order, `form`, to `part` on the device.  Reads the ranges of the tensor's rows that hold the
+ * fragment.  Takes at most three times the fragment's bytes of host memory.
  */
 int load_arranged_send(struct load *l, struct load_tensor *t, const struct naming_tensor *form,
 		       const struct gpt2_param *p, const struct fragment *f, float *part);
 
-/* Look at the names in a universal checkpoint. */
+/* Detect the kind of names in a universal checkpoint. */
 void load_look_at_tree(struct load *l);
 
-/* Open the checkpoint's table, with the rules that there are. */
+/* Open the checkpoint's table with the rules of l. */
 int load_open_table(struct load *l);
 
 /* Fill in l->metadata, and the result's scalars.  Opens the table. */
 int load_metadata(struct load *l);
 
-/* Find out whether a checkpoint is Megatron's, with `root` the content of its
- * first model states (NULL: it has none), and what these tell about the model.
- * -EINVAL for a model that GPT-2 is not. */
+/* Detect whether a checkpoint is Megatron's, and read what its first model states say about the
+ * model; `root` is their content (NULL: there are none).  -EINVAL for a model that is not GPT-2. */
 int load_megatron(struct load *l, const struct value *root);
 
 #endif

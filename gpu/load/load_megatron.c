@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What tells Megatron-DeepSpeed's checkpoints from others, and what its `args`, a Namespace in
- * the model states, tell about the model.
+ * Detection of Megatron-DeepSpeed's checkpoints, and the description of the model in `args`, a
+ * Namespace in the model states.
  *
  * The commit that changed the order of query_key_value's rows (676a482c, of 2024-12-04) also
- * added --ds-sequence-parallel-fpdt to the arguments, all of which are saved: where there are
- * arguments, they tell the order.
+ * added --ds-sequence-parallel-fpdt to the arguments, all of which are saved: the arguments, if
+ * present, show the order.
  */
 #include <errno.h>
 #include <math.h>
@@ -19,7 +19,7 @@
 
 #define FPDT "ds_sequence_parallel_fpdt"
 
-/* By the name of the token embedding. */
+/* Detect the family by the name of the token embedding. */
 static enum naming_family find_family(const struct load *l)
 {
 	static const enum naming_family families[] = { NAMING_MEGATRON, NAMING_MEGATRON_MODEL };
@@ -58,7 +58,7 @@ static double float_arg(const struct value *root, const char *name)
 	return v && v->kind == VALUE_FLOAT ? v->f : 0;
 }
 
-/* Sizes that no shape shows, and variants of GPT that GPT-2 is not. */
+/* Check sizes that shapes do not show, and refuse variants of GPT other than GPT-2. */
 static int check_args(const struct load *l, const struct value *root)
 {
 	static const char *const others[] = {
@@ -92,7 +92,7 @@ static int check_args(const struct load *l, const struct value *root)
 	return 0;
 }
 
-/* Tensor-parallel ranks that saved the checkpoint; 0 if it does not say. */
+/* The number of tensor-parallel ranks that saved the checkpoint; 0 if it is not stored. */
 static unsigned tensor_ranks(const struct value *root)
 {
 	const struct value *degrees = value_find(root, "checkpoint_parallel_dimensions");
@@ -118,7 +118,7 @@ int load_megatron(struct load *l, const struct value *root)
 	f->naming.qkv = l->o->qkv_order ? l->o->qkv_order : f->told_qkv;
 	l->got->dropout =
 		fmax(float_arg(root, "hidden_dropout"), float_arg(root, "attention_dropout"));
-	/* Fused with the bias, it is the approximation by tanh, as ours. */
+	/* Fused with the bias, gelu is the approximation by tanh, like ours. */
 	l->got->exact_gelu = find_arg(root, "bias_gelu_fusion") &&
 			     !is_on(root, "bias_gelu_fusion") && !is_on(root, "openai_gelu");
 	return check_args(l, root);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The scalars of a checkpoint: the run's step, the number of updates and where the optimizer
- * stores it, hyperparameters, and the loss scale.  A table has them in what its first rank has
- * pickled, a universal checkpoint in files that DeepSpeed's converter has made of that.
+ * stores it, hyperparameters, and the loss scale.  A table stores them in the first rank's pickle;
+ * a universal checkpoint stores them in files that DeepSpeed's converter derives from that pickle.
  *
- * Kinds of Adam store their step in different places: among the states of parameters, which a
- * universal checkpoint has in a step.pt of each, or (stage 3) in the optimizer's dict; or in the
- * first of the optimizer's groups.
+ * Implementations of Adam store the step in different places: in each parameter's state (in a
+ * universal checkpoint: step.pt of each parameter or, for stage 3, the optimizer's dict), or in the
+ * optimizer's first group.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -37,8 +37,8 @@ struct file {
 	struct ptfile pt;
 };
 
-/* Open the first file of the tag that is there, of names that end with NULL.  -ENOENT without a
- * message if none is. */
+/* Open the first existing file of the tag, of a list of names that ends with NULL. -ENOENT without
+ * a message if none exists. */
 static int open_first(const struct load *l, struct file *f, const char *const *names)
 {
 	const char *const dir = l->got->path;
@@ -104,8 +104,8 @@ static bool is_type(const struct value *type, const char *name)
 	return type && type->kind == VALUE_STR && strcasecmp(type->str.p, name) == 0;
 }
 
-/* The kind of Adam that DeepSpeed made from its configuration.  The parameter groups of
- * DeepSpeed's own kinds do not store it. */
+/* Take the kind of Adam that DeepSpeed chose by its configuration.  The parameter groups of
+ * DeepSpeed's own Adams do not store it. */
 static void take_configured_kind(const struct value *root, struct optimizer_config *to)
 {
 	const struct value *o = value_find_path(root, KEY_DS_CONFIG, "optimizer", NULL);
@@ -118,7 +118,7 @@ static void take_configured_kind(const struct value *root, struct optimizer_conf
 		to->kind = OPTIMIZER_ADAMW;
 }
 
-/* What the first model states tell, whose object is `root`. */
+/* Take the description of the model from the first model states, whose object is `root`. */
 static int take_model(struct load *l, const char *file, const struct value *root)
 {
 	if (!value_find(root, "global_steps"))
@@ -131,7 +131,7 @@ static int take_model(struct load *l, const char *file, const struct value *root
 	return load_megatron(l, root);
 }
 
-/* Take the steps that the optimizer has made, which it has in this way. */
+/* Take the number of optimizer steps, and where it was stored. */
 static int take_updates(struct load *l, const char *file, enum optimizer_flavor flavor, double n)
 {
 	if (!(n >= 0 && n < STEP_MAX))
@@ -143,7 +143,7 @@ static int take_updates(struct load *l, const char *file, enum optimizer_flavor 
 	return 0;
 }
 
-/* The same of a state in a file, a number or a tensor of one element. */
+/* Take the step from a state in a file, which is a number or a tensor of one element. */
 static int take_step(struct load *l, const struct ptfile *pt, struct value *v)
 {
 	const bool tensor = tensor_is(v);
@@ -159,7 +159,7 @@ static int take_step(struct load *l, const struct ptfile *pt, struct value *v)
 	return rc;
 }
 
-/* The same of the states of parameters. */
+/* Take the step from the states of parameters. */
 static int take_steps(struct load *l, const char *file, const struct param_states *states)
 {
 	double n = -1;
@@ -178,8 +178,8 @@ static int take_steps(struct load *l, const char *file, const struct param_state
 	return 0;
 }
 
-/* The optimizer's own dict inside ZeRO's.  A universal checkpoint has param_groups at the top
- * level: then it is `dict` itself. */
+/* Return the optimizer's dict inside ZeRO's.  A universal checkpoint has param_groups at the top
+ * level: return `dict`. */
 static const struct value *inner_optimizer(const struct value *dict)
 {
 	const struct value *v = value_find(dict, KEY_OPTIMIZER_STATE_DICT) ?:
@@ -196,8 +196,8 @@ static bool is_zero(const struct value *group, const char *key)
 	return get_float(value_find(group, key), &x) && x == 0;
 }
 
-/* Megatron's second group has biases and norms.  In stage 3 all parameters are in a group that
- * does not decay, and says nothing of the run's weight decay. */
+/* Megatron's second group has biases and norms.  In stage 3 all parameters are in one group, which
+ * does not decay: the run's weight decay is unknown. */
 static enum decay find_decay(const struct value *groups)
 {
 	if (is_zero(value_item(groups, 0), "wd_mult"))
@@ -205,8 +205,8 @@ static enum decay find_decay(const struct value *groups)
 	return is_zero(value_item(groups, 1), "weight_decay") ? DECAY_MATRICES : DECAY_ALL;
 }
 
-/* Take the hyperparameters of the first group.  DeepSpeed, too, restores all of them; the kind is
- * stored by torch's Adam and by uctrain. */
+/* Take the hyperparameters of the first group.  DeepSpeed restores all of them, too; torch's Adam
+ * and uctrain store the kind of Adam. */
 static int take_groups(struct load *l, const char *file, const struct value *groups)
 {
 	struct optimizer_config *const o = &l->metadata.optimizer;
@@ -245,8 +245,8 @@ static bool get_count(const struct value *dict, const char *key, int64_t *out)
 	return value_get_int(value_find(dict, key), out);
 }
 
-/* The loss scaler of ZeRO, or that of FP16_UnfusedOptimizer, whose numbers are in its dict and
- * which has no hysteresis. */
+/* Take the loss scaler of ZeRO, or of FP16_UnfusedOptimizer, which stores the numbers in its dict
+ * and has no hysteresis. */
 static void take_scaler(const struct value *dict, struct load_result *got)
 {
 	const struct value *object = value_find(dict, "loss_scaler");
@@ -270,7 +270,7 @@ static void take_scaler(const struct value *dict, struct load_result *got)
 		got->scaler = s;
 }
 
-/* Take what an optimizer's dict tells; `pt` is its file, if it has one. */
+/* Take metadata from an optimizer's dict; `pt` is its file, or NULL. */
 static int take_optimizer(struct load *l, const char *file, const struct ptfile *pt,
 			  const struct value *dict)
 {
@@ -287,7 +287,7 @@ static int take_optimizer(struct load *l, const char *file, const struct ptfile 
 	return rc;
 }
 
-/* The object of the first rank, as its file has it if there is one. */
+/* Return the first rank's object, as stored in its file if there is one. */
 static const struct value *first_object(struct checkpoint *c, enum checkpoint_object what,
 					struct file_layout *d)
 {
@@ -363,7 +363,7 @@ static int tree_optimizer(struct load *l)
 	return rc;
 }
 
-/* Of stages 1 and 2 there is a parameter's step.pt, if the optimizer counts steps per parameter. */
+/* In stages 1 and 2 the parameters have a step.pt if the optimizer counts steps per parameter. */
 static int tree_step(struct load *l)
 {
 	char name[sizeof("zero//step.pt") + NAMING_NAME_MAX];
@@ -407,7 +407,7 @@ int load_metadata(struct load *l)
 		return rc;
 	if (l->o->scheduled)
 		o->lr = run->lr;
-	/* Where nothing may decay, nothing does. */
+	/* No decay if the checkpoint's groups allow none. */
 	if (l->metadata.naming.family == NAMING_HF || run->decay == DECAY_NONE)
 		o->decay = run->decay;
 	return 0;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads past the mount.  A ucfs mount reports where each range of a file's bytes lies.  Reading
- * those from the shards avoids the way through the kernel and the server, and a rank that needs
- * part of a tensor reads only the shards that contain it.
+ * Reads past the mount.  A ucfs mount reports where each range of a file's bytes lies.  Reading the
+ * shards directly bypasses FUSE and the server, and a rank that needs part of a tensor reads only
+ * the shards that contain that part.
  *
  * The first thread that needs a shard asks the mount for it, opens it, and compares it with the
- * identity that the mount reports; others wait for that.  A shard that cannot be opened here (a
- * path of another machine, a file of another user) is read through the mount.
+ * identity that the mount reports; other threads wait.  A shard that cannot be opened here (a path
+ * of another machine, a file of another user) is read through the mount.
  */
 #include "gpu/load/load_mount.h"
 
@@ -24,14 +24,14 @@
 
 struct mount_shard {
 	struct mount_shard *next;
-	uint64_t dev, plan; /* of the mount, in which it has this number */
+	uint64_t dev, plan; /* of the mount; the shard's number in it */
 	uint32_t number;
-	pthread_mutex_t opening; /* protects the rest until it is opened */
+	pthread_mutex_t opening; /* protects the fields below while the shard is being opened */
 	bool opened;
-	struct source file; /* owns its name; closed: cannot be opened here */
+	struct source file; /* owns its name; not open if it cannot be opened here */
 };
 
-/* Request extents from byte `off` on.  Returns their number. */
+/* Request the extents that start at byte `off`.  Returns their number. */
 static uint32_t mount_extents_ask(struct mount_extents *o, uint64_t off)
 {
 	struct ucfs_extents *const x = &o->some;
@@ -43,7 +43,7 @@ static uint32_t mount_extents_ask(struct mount_extents *o, uint64_t off)
 	return x->count;
 }
 
-/* The single storage lies between the first extent and the last. */
+/* The file's only storage lies between the first extent and the last. */
 bool mount_extents_head(struct mount_extents *o, struct ucfs_literal *head, uint64_t *len)
 {
 	const struct ucfs_extents *const x = &o->some;
@@ -63,7 +63,7 @@ bool mount_extents_head(struct mount_extents *o, struct ucfs_literal *head, uint
 	       start <= sizeof(head->bytes);
 }
 
-/* Torch's first record is the pickle. */
+/* The first record of a torch.save file is the pickle. */
 bool mount_head_object(struct span head, const char *name, struct arena *a, struct value **root)
 {
 	size_t at;
@@ -82,8 +82,8 @@ static void close_shard(struct mount_shard *f)
 	f->file.name = NULL;
 }
 
-/* Ask the mount for a shard, open it, and compare it with the file that the mount planned with.
- * It is left closed if the mount does not know it or it cannot be opened. */
+/* Get the shard from the mount, open it, and compare it with the file that the mount planned with.
+ * It stays closed if the mount does not know it or it cannot be opened. */
 static int open_shard(const struct mount_extents *o, struct mount_shard *f, struct errmsg *err)
 {
 	struct ucfs_source s = { .version = UCFS_EXTENTS_VERSION, .source = f->number };

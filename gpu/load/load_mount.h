@@ -18,9 +18,8 @@ struct source;
 struct value;
 
 /*
- * The shards of mounts that have been opened, to be read past the mount. Thread-safe: several are
- * opened at once, since that takes time on storage that is far away.  The caller initialises the
- * lock.
+ * Shards of mounts, opened for direct reads.  Thread-safe; several are opened at once, since
+ * opening is slow on remote storage.  The caller initialises the lock.
  */
 struct mount_shards {
 	pthread_mutex_t lock;      /* protects the list */
@@ -37,15 +36,16 @@ void mount_shards_done(struct mount_shards *o);
 struct mount_extents {
 	struct mount_shards *shards;
 	const struct source *file;
-	struct ucfs_extents some; /* of the file, asked last */
+	struct ucfs_extents some; /* extents of the last request */
 };
 
-/* Get the file's bytes before its single storage, and that storage's length.  False if the mount
- * does not give them so, or the file is in no mount. */
+/* Get the file's bytes before its only storage, and that storage's length.  False if the file is
+ * not in a mount or has another layout. */
 bool mount_extents_head(struct mount_extents *o, struct ucfs_literal *head, uint64_t *len);
 
-/* Read the object of a torch.save file from the bytes before its first storage.  False if it is
- * not what they begin with.  The arena owns it, and may have bytes in any case. */
+/* Read the object of a torch.save file from the bytes before its first storage.  False if the bytes
+ * do not start with one.  The arena owns the object; memory may be taken from it even on
+ * failure. */
 bool mount_head_object(struct span head, const char *name, struct arena *a, struct value **root);
 
 /* As load_ops.locate, for a run of the file: -EIO if the shard was replaced since the mount planned

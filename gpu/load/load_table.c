@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tensors are rows of a table (ckpt/table/checkpoint.h), whatever ranks and parameter groups
- * the run had.  As many tensor-parallel ranks as saved them read their own slices, others what
- * they keep of the merged parameter.
+ * the run had.  If as many tensor-parallel ranks load as saved, each reads its own slices;
+ * otherwise each reads its elements of the merged parameter.
  *
- * A row's state is a virtual file.  What lies in a shard as it is is read from there, past the page
- * cache if that is better; the rest, what is computed, packed, on a server or scattered over many
- * places of the shards, from the virtual file.
+ * A row's state is a virtual file.  Ranges stored unchanged in a shard are read from the shard,
+ * past the page cache if that is faster.  Other ranges (computed, packed, on a server, or scattered
+ * over many places) are read from the virtual file.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -98,8 +98,8 @@ static int load_table_begin(struct load_tensor *t, const char *state, struct err
 	return open_elements(t, p, slice, found, err);
 }
 
-/* Of a shard that has a descriptor.  It stays open until the tensor ends.  Elements are read in the
- * type that it has: they are converted when they are uploaded. */
+/* Map the run to a shard that has a descriptor.  The shard stays open until the tensor ends.
+ * Elements are read in the shard's type, and converted on upload. */
 static int load_table_locate(struct load_tensor *t, struct load_run *run, struct errmsg *err)
 {
 	struct table_tensor *const x = (struct table_tensor *)t;
@@ -121,7 +121,7 @@ static int load_table_locate(struct load_tensor *t, struct load_run *run, struct
 	if (rc)
 		return rc;
 	x->used[x->nused++] = w.e->shard;
-	if (map.fd < 0) /* in a pack, or on a server */
+	if (map.fd < 0) /* in a pack or on a server */
 		return 0;
 	run->file = (struct source){ .name = shards_path(shards, w.e->shard),
 				     .fd = map.fd,
@@ -147,8 +147,8 @@ static int load_table_check(const struct load *l, struct errmsg *err)
 	struct errmsg first = { "" };
 	int rc = 0;
 
-	/* What is read here does not lie in layers' files, but where one is missing, others may
-	 * be, too. */
+	/* Layers' files are not read here, but a missing one suggests that other files may be
+	 * missing. */
 	if (r)
 		zero_find_layers(r, &(struct errmsg_sink){ keep_first, &first });
 	if (*first.text)

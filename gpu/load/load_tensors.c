@@ -2,8 +2,8 @@
 /*
  * Tensors of a checkpoint, on their way to where this rank keeps them.
  *
- * On storage that is far away each file costs a few requests before its first byte: many tensors
- * are found at once, and then uploaded in order.
+ * On remote storage each file takes a few requests before its first byte: many tensors are located
+ * at once, then uploaded in order.
  */
 #include <assert.h>
 #include <errno.h>
@@ -21,19 +21,19 @@
 #include "gpu/read/upload.h"
 #include "gpu/zero/zero.h"
 
-/* Tensors that are found at once, and are open meanwhile. */
+/* Tensors that are located at once, and are open at the same time. */
 #define AT_ONCE 128
 
-/* What this rank keeps of one tensor. */
+/* This rank's fragment of a tensor. */
 struct item {
 	const struct gpt2_param *p;
-	struct fragment f;         /* of it */
-	float *to;                 /* where the fragment goes */
-	const char *state;         /* NULL: masters */
-	struct naming_tensor want; /* the tensor as it is expected */
+	struct fragment f;         /* of the tensor */
+	float *to;                 /* destination of the fragment */
+	const char *state;         /* NULL: the masters */
+	struct naming_tensor want; /* the expected tensor */
 	struct load_tensor *t;     /* NULL: not found */
-	struct errmsg missing;     /* why */
-	/* Of rows that are read in another order than the checkpoint tells. */
+	struct errmsg missing;     /* the reason */
+	/* Rows are read in another order than the checkpoint's args say. */
 	bool other_qkv;
 };
 
@@ -43,7 +43,7 @@ struct batch {
 	size_t n;
 };
 
-/* How the checkpoint has the tensor. */
+/* Set the form that the checkpoint should have. */
 static void expect(const struct load *l, const struct naming *n, struct item *m)
 {
 	const struct gpt2_param *const p = m->p;
@@ -84,8 +84,7 @@ static bool fits_padded(const struct load *l, const struct item *m)
 	       (l->metadata.original_vocab && l->metadata.original_vocab <= p->whole_shape[0]);
 }
 
-/* Does the tensor have the form that is expected?  Flat tensors have only a number of
- * elements. */
+/* Does the tensor have the expected form?  Of flat tensors only the number of elements is known. */
 static int check_form(const struct load *l, const struct item *m, struct errmsg *err)
 {
 	const struct tensor *t = &m->t->tensor;
@@ -102,8 +101,8 @@ static int check_form(const struct load *l, const struct item *m, struct errmsg 
 }
 
 /*
- * Rows of the embedding that stand for tokens: as many as the checkpoint says.  If it does not
- * say, all of them if this model adds padding, else 0: unknown.
+ * Rows of the embedding that belong to tokens, as stored in the checkpoint.  If it is not stored:
+ * all rows if this model adds padding, else 0 (unknown).
  */
 static uint64_t find_vocab_rows(const struct load *l, const struct item *m)
 {
@@ -116,8 +115,8 @@ static uint64_t find_vocab_rows(const struct load *l, const struct item *m)
 }
 
 /*
- * Elements of the tensor that belong to its parameter.  If the vocabularies are padded
- * differently, the unpadded rows alone, as in a universal checkpoint, which strips the padding.
+ * Elements of the tensor that the parameter uses.  If the vocabularies are padded differently, only
+ * the unpadded rows, as in a universal checkpoint, which strips the padding.
  */
 static uint64_t usable(const struct load *l, const struct item *m)
 {
@@ -137,7 +136,7 @@ static int find_rows(const struct load *l, struct item *m, struct errmsg *err)
 
 	if (!m->want.qkv)
 		return 0;
-	/* A tree's sorted rows tell their order themselves. */
+	/* The sorted rows of a universal tree show their order. */
 	m->other_qkv = l->metadata.told_qkv && n.qkv != l->metadata.told_qkv &&
 		       !(l->o->universal && m->t->sorted_thirds);
 	if (m->t->sorted_thirds) {
@@ -156,13 +155,13 @@ static int find_rows(const struct load *l, struct item *m, struct errmsg *err)
 			err, -EINVAL,
 			"%s: was saved by %u tensor-parallel ranks, which do not divide %u attention heads",
 			l->got->path, ranks, l->whole.config.n_head);
-	/* Thirds of each rank, one rank after the other: as by head, of large heads. */
+	/* Thirds per rank, one rank after the other, are like rows by head with large heads. */
 	m->want.heads = ranks;
 	m->want.head_dim = l->whole.config.n_embd / ranks;
 	return 0;
 }
 
-/* Does a run follow another one in the same file, and where they go? */
+/* Does a run continue another one, both in the file and at the destination? */
 static bool continues(const struct load_run *last, const struct load_run *run)
 {
 	return !last->zero && !run->zero && last->file.name == run->file.name &&
@@ -207,7 +206,7 @@ int load_tensor_find(struct load_tensor *t, uint64_t first, size_t n, float *to,
 	return rc;
 }
 
-/* Find `n` elements of the tensor, from `first` on, of which it has `have` in all. Elements that
+/* Find `n` elements of the tensor, from `first` on; the tensor has `have` elements.  Elements that
  * the checkpoint lacks are zero. */
 static int find_run(struct item *m, uint64_t first, uint64_t n, uint64_t have, float *to,
 		    struct errmsg *err)
@@ -220,8 +219,8 @@ static int find_run(struct item *m, uint64_t first, uint64_t n, uint64_t have, f
 	return rc || !some ? rc : load_tensor_find(m->t, first, (size_t)some, to, err);
 }
 
-/* Find this rank's fragment of the tensor: in one piece, or in as many as it lies in within the
- * whole parameter. */
+/* Find this rank's fragment of the tensor: in one piece, or in several if it is not contiguous in
+ * the whole parameter. */
 static int find_fragment(const struct load *l, struct item *m, struct errmsg *err)
 {
 	const struct fragment *const f = &m->f;
@@ -239,7 +238,7 @@ static int find_fragment(const struct load *l, struct item *m, struct errmsg *er
 	return rc;
 }
 
-/* Does the checkpoint have it in another order than this program? */
+/* Does the checkpoint have it in an order other than this program's? */
 static bool is_arranged(const struct item *m)
 {
 	return m->want.transposed || m->want.heads;
@@ -309,7 +308,7 @@ static int take_missing(struct load *l, const struct item *m)
 {
 	*l->err = m->missing;
 	if (!m->state)
-		return -EINVAL; /* it is another model's checkpoint */
+		return -EINVAL; /* the checkpoint is of another model */
 	if (!l->o->ignore_missing)
 		return -ENOENT;
 	if (!l->got->missing++)
@@ -377,7 +376,7 @@ int load_lacks(const struct load *l, const char *param, const char *state, struc
 		l->got->path, param);
 }
 
-/* Before the first tensor, by rank 0. */
+/* Check the checkpoint before the first tensor is read; by rank 0. */
 static int check(const struct load *l)
 {
 	const int rc = l->ops->check(l, l->err);

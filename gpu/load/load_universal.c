@@ -43,8 +43,8 @@ static int set_path(const struct load *l, const char *param, const char *state,
 	return load_path(path, l->got->path, name, err);
 }
 
-/* The parts that a file's slices were sorted into: a number, or a SubparamShape, whose dimension
- * that was cut is a tuple of their sizes.  0: none. */
+/* The number of parts that a file's slices were sorted into: a number, or a SubparamShape, in which
+ * the dimension that was cut is a tuple of sizes. 0: none. */
 static size_t count_parts(const struct value *root)
 {
 	const struct value *spec = value_find(root, "sub_param_shape");
@@ -59,7 +59,7 @@ static size_t count_parts(const struct value *root)
 	return sizes ? sizes->n : 0;
 }
 
-/* Find the tensor in a file's content, and what the file says about it. */
+/* Find the tensor in a file's content, with the file's description of it. */
 static const struct value *find_tensor(struct universal_tensor *u, const struct value *root)
 {
 	const struct value *v = value_find(root, "param");
@@ -168,14 +168,14 @@ static int check_head(const struct load *l, struct errmsg *err)
 	return rc;
 }
 
-/* The entries of zero/. */
+/* Entries of zero/. */
 struct names {
 	const struct load *l;
 	struct dirlist dir;
 };
 
-/* Visit one of them.  Those of parameters contain an optimizer state; buffers, frozen parameters
- * and aliases of tied ones do not. */
+/* Check one entry.  Entries of parameters contain an optimizer state; those of buffers, frozen
+ * parameters and aliases of tied ones do not. */
 static int check_entry(void *ctx, size_t i, struct errmsg *err)
 {
 	const struct names *names = ctx;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Each step prints a line.  On a terminal it is redrawn, behind a bar:
+ * Each step prints a line.  On a terminal it is redrawn in place, after a bar:
  *
  *      37% [======            ] step 37/100  0:42 left  loss 4.1234  lr ...
  */
@@ -31,14 +31,14 @@
 struct metrics {
 	uint64_t first_step, last_step;
 	bool bar, drawn;
-	double began; /* time of the start, in seconds */
+	double began; /* start time, in seconds */
 	char *csv_path;
 	FILE *csv; /* NULL: terminal only */
 	struct tbevents events;
 };
 
-/* mpirun gives its ranks a pseudo-terminal, whatever its own output is, to which it forwards
- * theirs. */
+/* mpirun gives its ranks a pseudo-terminal even if its own output, to which it forwards theirs, is
+ * none. */
 static bool on_terminal(void)
 {
 	char launcher[32];
@@ -66,8 +66,8 @@ static bool is_before(const char *line, uint64_t first_step)
 	return isdigit((unsigned char)*line) && *end == ',' && !errno && step < first_step;
 }
 
-/* Find the end of the last row of a step before `first_step`; 0 if there is none: then nothing is
- * kept.  A row without a newline is the rest of a crashed write. */
+/* Find the end of the last row of a step before `first_step`; 0 if there is none, and then no row
+ * is kept.  A row without a newline is the rest of a crashed write. */
 static int find_end(const struct metrics *m, const char *header, off_t *end, struct errmsg *err)
 {
 	const size_t len = strlen(header);
@@ -100,8 +100,8 @@ static int find_end(const struct metrics *m, const char *header, off_t *end, str
 	return rc;
 }
 
-/* Continue the table, or create it.  Steps ascend, so the rows to keep are the file's beginning,
- * and the rest is cut off at once. */
+/* Continue the table, or create it.  Steps ascend, so the rows to keep are a prefix of the file:
+ * truncate after it. */
 static int open_csv(struct metrics *m, struct errmsg *err)
 {
 	char header[HEADER_MAX];
@@ -163,7 +163,7 @@ int metrics_open(struct metrics **out, const struct metrics_options *o, struct e
 	return 0;
 }
 
-/* Leave the bar of the last step where it is. */
+/* End the line, so that the last bar remains. */
 static void end_line(struct metrics *m)
 {
 	if (m->drawn)
@@ -187,7 +187,7 @@ int metrics_close(struct metrics *m, struct errmsg *err)
 	return rc ? rc : rc_events;
 }
 
-/* The time that the remaining steps take if they are as fast as those of this run. */
+/* Print the time that the remaining steps will take at this run's speed. */
 static void put_time_left(FILE *f, const struct metrics *m, uint64_t step)
 {
 	const double each = (clock_seconds() - m->began) / (double)(step - m->first_step + 1);

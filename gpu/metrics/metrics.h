@@ -8,8 +8,7 @@
 
 struct errmsg;
 
-/* The figures of a step, reported by rank 0.  They are not negative: a negative one is unknown,
- * and is not reported. */
+/* The figures of a step, reported by rank 0.  A negative figure is unknown and is not reported. */
 struct metrics_step {
 	uint64_t step; /* from 1 */
 	bool skipped;  /* fp16: gradients overflowed, no update */
@@ -18,23 +17,22 @@ struct metrics_step {
 	double grad_norm; /* before clipping */
 	double tokens_per_second;
 	double memory;     /* bytes; the largest resident set of a rank */
-	double loss_scale; /* fp16 */
+	double loss_scale; /* for fp16 */
 	double valid_loss;
 	double tflops;                                     /* of the model, per rank */
 	double mfu;                                        /* the fraction of a device's peak */
-	double device_memory;                              /* bytes; the most of a rank */
+	double device_memory;                              /* bytes; the largest of all ranks */
 	double data_seconds, pass_seconds, update_seconds; /* on rank 0 */
-	double save_seconds;                               /* of the save before this step */
+	double save_seconds;                               /* time of the save before this step */
 };
 
 /* The tags under which TensorBoard users and ucplot look for losses. */
 #define METRICS_TRAIN_LOSS "train/loss"
 #define METRICS_VALID_LOSS "valid/loss"
 
-/* What a figure is called in METRICS_CSV and in event files, in the order of columns after
- * "step". */
+/* The names of a figure in METRICS_CSV and in event files, in the order of columns after "step". */
 struct metrics_figure {
-	const char *column, *tag; /* tag NULL: in no event file */
+	const char *column, *tag; /* tag NULL: not in event files */
 	size_t offset;            /* of a double in struct metrics_step */
 };
 
@@ -58,7 +56,7 @@ struct metrics_options {
 };
 
 int metrics_open(struct metrics **out, const struct metrics_options *o, struct errmsg *err);
-/* Report a step.  Steps are in order; each is in the files on return. */
+/* Report a step.  Steps must ascend; the step is in the files on return. */
 int metrics_add(struct metrics *m, const struct metrics_step *s, struct errmsg *err);
 /* Report that the checkpoint of `step` is complete in `dir`. */
 void metrics_saved(struct metrics *m, const char *dir, uint64_t step);

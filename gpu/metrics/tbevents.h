@@ -36,8 +36,8 @@ struct tbevents {
 	char *path; /* owned */
 };
 
-/* Create a new file in directory `dir`.  It invalidates steps from `first_step` on in earlier
- * files there.  Close it after an error, too. */
+/* Create a new file in directory `dir`.  It invalidates steps from `first_step` on in earlier files
+ * there.  The caller must close it even after an error. */
 int tbevents_create(struct tbevents *t, const char *dir, uint64_t first_step, struct errmsg *err);
 
 struct tbevents_scalar {
@@ -45,7 +45,7 @@ struct tbevents_scalar {
 	double value; /* stored as float32 */
 };
 
-/* Append the scalars of a step, which are in the file on return. */
+/* Append the scalars of a step, and write them before returning. */
 int tbevents_add(struct tbevents *t, uint64_t step, const struct tbevents_scalar *scalars, size_t n,
 		 struct errmsg *err);
 int tbevents_close(struct tbevents *t, struct errmsg *err);
@@ -55,8 +55,8 @@ int tbevents_close(struct tbevents *t, struct errmsg *err);
 typedef int (*tbevents_fn)(void *ctx, const char *tag, size_t tag_len, uint64_t step, double value);
 
 /*
- * Read the complete records of a file.  Returns 0, also if the file ends within a record, as a
- * killed run leaves it: then `err` has a message; otherwise its text is empty. -EBADMSG if the
+ * Read the complete records of a file.  Returns 0 even if the file ends within a record, as a
+ * killed run leaves it; then `err` has a message, otherwise its text is empty.  -EBADMSG if the
  * file does not start as an event file, or if a record's checksum is wrong; earlier records have
  * been passed to `fn`.
  */

@@ -22,14 +22,14 @@
 #define DT_DOUBLE 2
 #define SESSION_START 1
 
-/* No field that is read has this number or a larger one. */
+/* All field numbers that are read are below this. */
 #define FIELDS 9
 
 struct field {
 	uint64_t number;
 	enum wire wire;
 	uint64_t varint;
-	struct span bytes; /* of all other kinds */
+	struct span bytes; /* value of all other wire types */
 };
 
 static bool take_varint(struct span *s, uint64_t *out)
@@ -59,7 +59,7 @@ static bool take_bytes(struct span *s, uint64_t len, struct span *out)
 	return true;
 }
 
-/* Read the next field of a message.  False at its end, or if it is malformed: then `s` is not
+/* Read the next field of a message.  False at the end, or if it is malformed; then `s` is not
  * empty. */
 static bool take_field(struct span *s, struct field *f)
 {
@@ -89,8 +89,8 @@ static bool take_field(struct span *s, struct field *f)
 	return ok;
 }
 
-/* Parse a message into its fields by number, the last of each; absent ones are zero. False if it
- * is malformed. */
+/* Parse a message into fields by number; the last field of a number wins, absent fields are zero.
+ * False if it is malformed. */
 static bool parse_message(struct span s, struct field fields[FIELDS])
 {
 	struct field f;
@@ -102,7 +102,7 @@ static bool parse_message(struct span s, struct field fields[FIELDS])
 	return !s.len;
 }
 
-/* Four or eight bytes are a float or a double. */
+/* A float has four bytes, a double eight. */
 static double get_number(struct span s)
 {
 	const uint64_t bits = s.len == 4 ? get_le32(s.p) : get_le64(s.p);
@@ -138,11 +138,12 @@ struct reader {
 	const struct source *src;
 	tbevents_fn fn;
 	void *ctx;
-	uint8_t *buf; /* a record */
+	uint8_t *buf; /* buffer for a record */
 	size_t cap;
 };
 
-/* Report a value if it is a scalar.  As all that follow, -EBADMSG if it is malformed. */
+/* Report a value if it is a scalar.  -EBADMSG if it is malformed; the following functions
+ * likewise. */
 static int emit_value(const struct reader *r, uint64_t step, struct span s)
 {
 	struct field f[FIELDS];
@@ -211,8 +212,8 @@ static int emit_record(const struct reader *r, uint64_t at, size_t len, struct e
 	return rc == -EBADMSG ? bad_record(r, at, "is not an event", err) : rc;
 }
 
-/* Read the record at `at` with its tail into r->buf, and its length, or 0 if the file ends within
- * it. */
+/* Read the record at `at` with its checksum into r->buf, and its length, or 0 if the file ends
+ * within it. */
 static int read_record(struct reader *r, uint64_t at, uint64_t *len, struct errmsg *err)
 {
 	const uint64_t left = r->src->size - at;

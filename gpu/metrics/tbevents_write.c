@@ -57,7 +57,7 @@ static void add_float(struct bytebuf *b, unsigned field, float v)
 	bytebuf_add_le32(b, bits);
 }
 
-/* Begin a record, whose head is filled in when it is complete. */
+/* Begin a record; its head is filled in at the end. */
 static void begin_event(struct bytebuf *b, uint64_t step)
 {
 	struct timespec now;
@@ -81,7 +81,7 @@ static void add_scalar(struct bytebuf *summary, const struct tbevents_scalar *s)
 	bytebuf_done(&value);
 }
 
-/* Write the record, and free it. */
+/* Write the record and free it. */
 static int write_event(struct tbevents *t, struct bytebuf *b, struct errmsg *err)
 {
 	int rc = 0;

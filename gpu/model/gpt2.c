@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sizes of the published models and names of parameters are those of Hugging Face's
- * configurations and state dicts. */
+/* Sizes of the published models, and names of parameters: from Hugging Face's configurations and
+ * state dicts. */
 #include "gpu/model/gpt2.h"
 
 #include <assert.h>
@@ -44,18 +44,18 @@ int gpt2_preset(const char *name, struct gpt2_config *c, struct errmsg *err)
 	return errmsg_set(err, -ENOENT, "unknown model '%s'; known are %s", name, known);
 }
 
-/* How tensor-parallel ranks cut a parameter: along its last dimension, or in thirds of which each
- * is cut so (queries, keys and values); or along rows. */
+/* How tensor-parallel ranks cut a parameter: along its last dimension; in thirds (queries, keys and
+ * values), each along the last dimension; or along rows. */
 enum cut { CUT_NONE, CUT_COLUMNS, CUT_THIRDS, CUT_ROWS };
 
-/* A parameter of a unit: its name within the unit, that of Megatron-DeepSpeed (GPTModelPipe and
- * GPTModel in its gpt_model.py, as found in files that it wrote), and its shape in multiples of
- * the width and of `rows`. */
+/* A parameter of a unit: its name within the unit, its name in Megatron-DeepSpeed (GPTModelPipe and
+ * GPTModel in its gpt_model.py, as found in files that it wrote), and its shape in multiples of the
+ * width and of `rows`. */
 struct shape {
 	const char *name, *megatron;
 	unsigned ndim;
 	enum { ROWS_WIDTH, ROWS_WIDTH_4, ROWS_VOCAB, ROWS_POSITIONS } rows;
-	unsigned cols; /* times the width; the length of a 1-D parameter */
+	unsigned cols; /* times the width; length of a 1-D parameter */
 	enum cut cut;
 };
 
@@ -115,14 +115,14 @@ static uint64_t numel_of(unsigned ndim, const uint64_t *shape)
 	return ndim == 1 ? shape[0] : shape[0] * shape[1];
 }
 
-/* Reduce a whole parameter to a rank's part. */
+/* Reduce the shape of a whole parameter to a rank's part. */
 static void cut_param(struct gpt2_param *p, const struct gpt2_part *part, enum cut cut)
 {
 	uint64_t *const dim = &p->shape[p->ndim == 1 || cut == CUT_ROWS ? 0 : 1];
 
 	p->parts = cut == CUT_NONE ? 1 : part->size;
 	p->part = cut == CUT_NONE ? 0 : part->rank;
-	/* Only the vocabulary need not be a multiple. */
+	/* Only the vocabulary may be indivisible. */
 	*dim = (*dim + p->parts - 1) / p->parts;
 	p->numel = numel_of(p->ndim, p->shape);
 	p->run = p->parts == 1 || cut == CUT_ROWS ? p->numel : cut == CUT_THIRDS ? *dim / 3 : *dim;
@@ -137,8 +137,8 @@ uint64_t gpt2_whole_run(const struct gpt2_param *p, uint64_t first, uint64_t n, 
 	return n < left ? n : left;
 }
 
-/* Append a unit of `n` parameters, whose names start with `prefix`; of these this rank has the
- * first `here`. */
+/* Append a unit of `n` parameters, whose names start with `prefix`; this rank has the first `here`
+ * of them. */
 static void add_unit(struct gpt2 *m, const char *prefix, const struct shape *s, size_t n,
 		     size_t here)
 {
@@ -195,7 +195,7 @@ static int check_config(const struct gpt2_config *c, struct errmsg *err)
 	return 0;
 }
 
-/* Can so many ranks share the model? */
+/* Check that so many ranks can share the model. */
 static int check_split(const struct gpt2_config *c, const struct gpt2_split *s, struct errmsg *err)
 {
 	const unsigned size = s->size;
@@ -216,11 +216,12 @@ static int check_split(const struct gpt2_config *c, const struct gpt2_split *s, 
 	return 0;
 }
 
-/* A step's time for a parameter that tokens are multiplied with, in times of an update. Measured
- * on the CPU with 1,024 tokens a step: 39 ns in the passes, 4 ns in the update. */
+/* The time of a step per parameter that tokens are multiplied with, relative to the time of its
+ * update.  Measured on the CPU with 1,024 tokens per step: 39 ns in the passes, 4 ns in the
+ * update. */
 #define MULTIPLIED 11
 
-/* What a stage weighs by its blocks, and by what else the first and the last have. */
+/* Weights of a stage: per block, and for the extra layers of the first and the last stage. */
 struct weights {
 	uint64_t block, embed, head;
 };
@@ -244,8 +245,8 @@ static struct weights weights_of(const struct gpt2_config *c, enum gpt2_partitio
 	return (struct weights){ .block = 1 };
 }
 
-/* The blocks of a stage: [*first, *end).  Every block beyond a stage's first goes to the stage
- * that is lightest so far, after which no other partition has a lighter heaviest stage. */
+/* The blocks of a stage: [*first, *end).  Each stage gets one block; every other block goes to the
+ * stage that is lightest so far.  No other partition has a lighter heaviest stage. */
 static void stage_blocks(const struct gpt2_config *c, const struct gpt2_split *s, unsigned *first,
 			 unsigned *end)
 {
@@ -298,7 +299,7 @@ int gpt2_init(struct gpt2 *m, const struct gpt2_config *c, struct errmsg *err)
 	return gpt2_init_part(m, c, &(struct gpt2_split){ .size = 1, .stages = 1 }, err);
 }
 
-/* Add all units, with the parameters that this rank has. */
+/* Add all units, with this rank's parameters. */
 static void add_units(struct gpt2 *m)
 {
 	const struct gpt2_part *p = &m->part;

@@ -11,7 +11,7 @@ struct errmsg;
 /*
  * GPT-2 as Hugging Face's GPT2LMHeadModel: its sizes, and its parameters by name, in the order of
  * torch's model.parameters(), which is also that of DeepSpeed's flat group.  The head is tied to
- * the token embedding and is not a parameter of its own.
+ * the token embedding and is not a separate parameter.
  */
 struct gpt2_config {
 	unsigned n_layer;
@@ -26,27 +26,26 @@ struct gpt2_config {
 #define GPT2_NAME_MAX 48
 
 /*
- * A parameter as a rank holds it.  Tensor-parallel ranks cut some parameters, each as its
- * operation requires: of every `parts` runs of `run` elements of the whole parameter a rank holds
- * one, number `part`.
+ * A parameter as a rank holds it.  Tensor-parallel ranks cut some parameters, as the parameter's
+ * operation requires: a rank holds run number `part` of every `parts` runs of `run` elements of the
+ * whole parameter.
  */
 struct gpt2_param {
 	char name[GPT2_NAME_MAX];
-	const char *megatron; /* its name in Megatron's unit */
+	const char *megatron; /* name within Megatron's unit */
 	unsigned ndim;
 	uint64_t shape[2], numel; /* of this rank's part */
 	uint64_t whole_shape[2], whole_numel;
-	uint64_t run; /* all elements if the parameter is whole */
+	uint64_t run; /* all elements if the parameter is not cut */
 	unsigned parts, part;
 	size_t number;  /* among all parameters of the model */
-	bool first;     /* no rank before has the same elements, but for
-			* data-parallel ones */
-	uint64_t start; /* elements of the unit before this parameter */
+	bool first;     /* no earlier rank, except data-parallel ones, has the same elements */
+	uint64_t start; /* elements of the unit that precede this parameter */
 	unsigned unit;
 };
 
 /*
- * Parameters that are needed together and, in ZeRO-3, gathered together: the embeddings, each
+ * Parameters that are needed together and, in ZeRO-3, are gathered together: the embeddings, each
  * block, the last norm.  Units are in the order of parameters.
  */
 struct gpt2_unit {
@@ -55,11 +54,10 @@ struct gpt2_unit {
 };
 
 /*
- * What the stages of a pipeline are to have as equal as blocks allow, of which each stage has one
- * at least: parameters, weighted by the time that a step takes for each; layers, which the
- * embeddings, the last norm and the head are, too; or blocks.  The names are those of DeepSpeed's
- * partition_method, which counts each parameter once: with a large vocabulary its last stage
- * takes twice the time of the first.
+ * The quantity that pipeline stages balance; each stage has at least one block.  It is parameters,
+ * weighted by their time in a step; layers, including the embeddings, the last norm and the head;
+ * or blocks.  The names are from DeepSpeed's partition_method, which gives all parameters the same
+ * weight: with a large vocabulary its last stage takes twice the time of the first.
  */
 enum gpt2_partition {
 	GPT2_PARTITION_PARAMETERS,
@@ -67,21 +65,21 @@ enum gpt2_partition {
 	GPT2_PARTITION_BLOCKS,
 };
 
-/* Tensor-parallel rank `rank` of `size`, in a stage of a pipeline. */
+/* A rank of a split model: tensor-parallel rank `rank` of `size`, in a stage of a pipeline. */
 struct gpt2_split {
 	unsigned rank, size;
 	unsigned stage, stages;
 	enum gpt2_partition partition;
 };
 
-/* What such a rank computes. */
+/* The part that such a rank computes. */
 struct gpt2_part {
 	unsigned rank, size;
 	unsigned stage, stages;
 	unsigned first_layer, end_layer;
-	unsigned n_head, width; /* of its heads, all together */
-	/* Its tokens.  The embedding has as many rows on every rank: on the last one some may be
-	 * padding, which stays zero. */
+	unsigned n_head, width; /* its heads, and their total width */
+	/* This rank's tokens.  The embedding has the same number of rows on every rank: the last
+	 * rank's may include padding, which stays zero. */
 	unsigned vocab_first, vocab_size;
 };
 
@@ -90,11 +88,11 @@ struct gpt2 {
 	struct gpt2_part part;
 	struct gpt2_param *params;
 	size_t nparams;
-	struct gpt2_unit *units; /* n_layer + 2 */
+	struct gpt2_unit *units; /* n_layer + 2 units */
 	size_t nunits;
 	uint64_t numel;       /* of this rank's parameters */
-	size_t nwhole;        /* parameters of all ranks */
-	uint64_t whole_numel; /* and their elements */
+	size_t nwhole;        /* number of parameters of all ranks */
+	uint64_t whole_numel; /* elements of these */
 };
 
 #define GPT2_UNIT_EMBED 0u
@@ -126,22 +124,22 @@ int gpt2_preset(const char *name, struct gpt2_config *c, struct errmsg *err);
 /* Build the parameter table. -EINVAL with the reason if the sizes are impossible; -ENOMEM. */
 int gpt2_init(struct gpt2 *m, const struct gpt2_config *c, struct errmsg *err);
 
-/* The part of a rank: units of other stages are empty.  The last stage has the token embedding,
- * too, for the head. -EINVAL also for numbers of ranks that do not divide the model. */
+/* Build the part of a rank; units of other stages are empty.  The last stage also has the token
+ * embedding, for the head.  -EINVAL also if the number of ranks does not divide the model. */
 int gpt2_init_part(struct gpt2 *m, const struct gpt2_config *c, const struct gpt2_split *s,
 		   struct errmsg *err);
 void gpt2_done(struct gpt2 *m);
 
 /*
- * Find elements of a rank's part in the whole parameter: *whole is the place of element `first`.
- * Returns how many of the `n` elements from there on, at least one, are consecutive in the whole
- * parameter, too.  Padding is beyond its end.
+ * Map elements of a rank's part to the whole parameter: *whole is the index of element `first`
+ * there.  Returns how many of the `n` elements from there on are consecutive in the whole
+ * parameter, too: at least one.  Padding has indices beyond the end.
  */
 uint64_t gpt2_whole_run(const struct gpt2_param *p, uint64_t first, uint64_t n, uint64_t *whole);
 
 /* Floating-point operations per token of a row of `seq` tokens, forward and backward: 6 for each
- * parameter of the whole model, and 12 * blocks * width * seq for the products of attention, as
- * if no position were masked. */
+ * parameter of the whole model, and 12 * blocks * width * seq for the GEMMs of attention, ignoring
+ * the mask. */
 double gpt2_flops_per_token(const struct gpt2 *m, size_t seq);
 
 /*

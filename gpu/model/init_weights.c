@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Weights of a new model, after GPT2PreTrainedModel._init_weights: normal(0.02) for matrices,
- * with a smaller deviation for the two per layer whose output is added to the residual stream;
- * ones and zeros for norms; zeros for biases. The generator is counter-based: splitmix64 of an
- * element's index.
+ * with a smaller deviation for the two matrices per layer whose output is added to the residual
+ * stream; ones and zeros for norms; zeros for biases.  The generator is counter-based: splitmix64
+ * of an element's index.
  */
 #include <assert.h>
 #include <math.h>
@@ -18,7 +18,7 @@
 /* Elements per task of a thread: some milliseconds of work. */
 #define PIECE ((size_t)1 << 16)
 
-/* Uniform in (0, 1]: the caller takes its logarithm. */
+/* Return a uniform number in (0, 1]: the caller takes its logarithm. */
 static double uniform(uint64_t bits)
 {
 	return ((double)(bits >> 11) + 1) * 0x1p-53;

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Megatron's pipeline numbers its modules; 0, which has no parameters, is before the embedding.
- */
+/* Megatron's pipeline numbers its modules; module 0, before the embedding, has no parameters. */
 #include "gpu/model/naming.h"
 
 #include <stdio.h>
@@ -70,7 +68,7 @@ uint64_t naming_row(const struct naming_tensor *t, uint64_t column)
 	return (head * 3 + column / third) * t->head_dim + column % t->head_dim;
 }
 
-/* Columns that are transposed at a time: lines of the cache that are written to. */
+/* Columns transposed at a time, each to its own cache line. */
 #define COLUMNS 16u
 
 static void transpose(const struct naming_tensor *t, float *to, const float *from)

@@ -11,10 +11,9 @@
  * Each block keeps the activations that its backward pass needs, or recomputes some, or all of
  * them from its input.  The `x` of a block is the `out` of the block before.
  *
- * Tensor-parallel ranks all have the residual stream, or rows of it, and cut what is between two
- * of its projections: c_attn, the heads and attn_proj; c_fc and mlp_proj. They sum up what the
- * second projection adds to the stream, and, backward, the gradients of what the first one took
- * from it (network_ranks.c).
+ * Tensor-parallel ranks each have the residual stream, or rows of it, and split the operations of a
+ * branch: c_attn, the heads and attn_proj; c_fc and mlp_proj.  They sum the outputs of the branch's
+ * second projection and, backward, the gradients of the first projection's input (network_ranks.c).
  */
 #include <assert.h>
 #include <stdbool.h>
@@ -126,8 +125,8 @@ static void forward(const struct pass *p)
 	}
 }
 
-/* The last norm and the head: computes the loss and, in training, when `d_last` is the last
- * unit's gradient, the gradient of the residual stream. */
+/* The last norm and the head: computes the loss and, in training, where `d_last` is the last unit's
+ * gradient, the gradient of the residual stream. */
 static void head(struct pass *p, const void *last, float *d_last, bool fresh)
 {
 	struct network *const n = p->n;
@@ -168,7 +167,7 @@ static void last_unit(struct pass *p)
 	if (p->now) {
 		d_last = p->w->gradient(p->w->ctx, unit, &fresh);
 		p->d_embed = p->w->gradient(p->w->ctx, GPT2_UNIT_EMBED, &p->fresh_embed);
-		/* The head stores the rest; only the first stage has both. */
+		/* The head stores the rest.  Only the first stage has both. */
 		if (p->fresh_embed && is_first(n))
 			zero_gradient(p, GPT2_WPE);
 	}
@@ -176,7 +175,7 @@ static void last_unit(struct pass *p)
 	p->w->release(p->w->ctx, unit);
 	if (p->now)
 		p->w->complete(p->w->ctx, unit);
-	/* Another stage adds the gradient of the embedding's other use. */
+	/* Another stage adds the gradient from the embedding's other use. */
 	if (p->now && !is_first(n))
 		p->w->complete(p->w->ctx, GPT2_UNIT_EMBED);
 }

@@ -19,7 +19,7 @@ static void project(const struct pass *p, void *out, const void *x, const void *
 		o->linear(n->b, out, NULL, in, w, bias, x, n->rows, ic, n->c);
 		return;
 	}
-	/* One rank's summand has the bias. */
+	/* Only one rank's summand includes the bias. */
 	if (n->model->part.rank)
 		bias = n->no_bias;
 	o->linear(n->b, network_summand(n, out), NULL, in, w, bias, NULL, n->rows, ic, n->c);
@@ -29,9 +29,9 @@ static void project(const struct pass *p, void *out, const void *x, const void *
 	o->add(n->b, out, x, n->own_rows * n->c);
 }
 
-/* Attention of some heads, or its gradient d_wide by that of its output.  Masks are those that
- * the heads have where one rank has all: ranks that share them go through the batch row by row,
- * since the numbers of a row's heads are not consecutive. */
+/* Compute attention of some heads, or its gradient d_wide from the gradient of its output.  Dropout
+ * masks are the same as if one rank had all heads.  Ranks that share heads process the batch row by
+ * row, since their heads of a row are not numbered consecutively across rows. */
 static void attend_heads(const struct pass *p, unsigned unit, struct block *k, const void *d_heads)
 {
 	struct network *const n = p->n;
@@ -145,9 +145,9 @@ static const void *into_branch(const struct pass *p, struct backend_dropout drop
 	return network_all_rows(n, n->d_branch);
 }
 
-/* The gradient of a branch's input, own rows, of which d_wide is the gradient after the branch's
- * first projection.  Its sum over ranks is under way while the gradients of the projection are
- * computed. */
+/* Compute the gradient of a branch's input (this rank's rows) from d_wide, the gradient after the
+ * branch's first projection.  Its sum over ranks overlaps the computation of the projection's
+ * gradients. */
 static const void *from_branch(struct network *n, float *dw, float *dbias, const void *in,
 			       const void *w, size_t width, bool fresh)
 {
@@ -176,8 +176,7 @@ static void mlp_backward(const struct pass *p, unsigned unit, const void **w, fl
 		       w[GPT2_MLP_PROJ_WEIGHT], n->rows, 4 * n->width, n->c, fresh);
 	sum = from_branch(n, g[GPT2_C_FC_WEIGHT], g[GPT2_C_FC_BIAS], k->ln_2, w[GPT2_C_FC_WEIGHT],
 			  4 * n->width, fresh);
-	/* The residual's gradient is that of this projection, and then that of the
-	 * attention's. */
+	/* d_branch is the residual's gradient for this projection, then for the attention's. */
 	network_norm_grad(n, g[GPT2_LN_2_WEIGHT], g[GPT2_LN_2_BIAS],
 			  p->drop > 0 ? NULL : g[GPT2_MLP_PROJ_BIAS],
 			  p->drop > 0 ? NULL : g[GPT2_ATTN_PROJ_BIAS], sum, k->mid, k->ln_2_stats,
@@ -204,7 +203,7 @@ static void attention_backward(const struct pass *p, unsigned unit, const void *
 			  k->ln_1_stats, w[GPT2_LN_1_WEIGHT], fresh);
 }
 
-/* Recompute what a block shares with others. */
+/* Recompute activations whose buffers blocks share. */
 static void block_again(const struct pass *p, unsigned unit, const void **w, const void *x,
 			struct block *k)
 {

@@ -52,7 +52,7 @@ static void take_inside(struct network *n, struct block *k)
 	k->attention_stats = take_stats(n, n->rows, n->model->part.n_head);
 }
 
-/* Allocate a block's activations; of `shared` ones it has those of the first. */
+/* Allocate a block's activations; those in `shared` are the first block's. */
 static void take_block(struct network *n, struct block *k, unsigned shared)
 {
 	*k = n->blocks[0];
@@ -83,7 +83,7 @@ static void take_rest(struct network *n)
 		n->exchanged[i] = take_rows(n, 3 * n->width);
 }
 
-/* The rows of the batch that this rank computes. */
+/* Compute which rows of the batch this rank has. */
 static void set_rows(struct network *n)
 {
 	const struct comm *const tensor = n->ranks.tensor ? n->ranks.tensor->comm : NULL;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What ranks exchange that compute the same rows.
+ * Exchanges between ranks that compute the same rows.
  *
- * Tensor-parallel ranks sum up what projections add to the residual stream.  If they cut the
- * stream, each gets its rows of the sum, and a branch begins with all rows of a norm (Korthikanti
- * et al.: Reducing Activation Recomputation, 2022); the sum and the gathering take as many bytes
- * as a sum for all.
+ * Tensor-parallel ranks sum the outputs of projections into the residual stream.  If they split the
+ * stream, each gets its rows of the sum, and gathers all rows of a norm at the start of a branch
+ * (Korthikanti et al.: Reducing Activation Recomputation, 2022); reduce-scatter and gather together
+ * move as many bytes as an all-reduce.
  *
- * Ranks of a sequence have some positions of everything but of attention, which has all positions
- * of some heads (Jacobs et al.: DeepSpeed Ulysses, 2023).
+ * Sequence-parallel ranks have some positions of every activation, except in attention, where they
+ * have all positions of some heads (Jacobs et al.: DeepSpeed Ulysses, 2023).
  */
 #include <assert.h>
 
@@ -39,7 +39,7 @@ static void begin_sum(struct network *n, void *out)
 {
 	struct device_group *const g = n->ranks.tensor;
 	const size_t len = n->own_rows * n->c;
-	/* On hosts act_t are floats, rounded to the model's type. */
+	/* Host buffers of act_t hold floats, rounded to the model's type. */
 	const enum dtype dtype = n->b->on_host ? DTYPE_F32 : n->b->dtype;
 
 	if (!g)
@@ -66,7 +66,7 @@ void network_sum(struct network *n, void *out)
 
 const void *network_sum_branch(struct network *n)
 {
-	/* The last norm's output is not needed any more. */
+	/* The last norm's output is no longer needed: reuse its buffer. */
 	void *const sum = n->ranks.cut_residual ? n->normed : n->d_branch;
 
 	begin_sum(n, sum);
@@ -100,8 +100,8 @@ void network_norm_grad(struct network *n, float *dweight, float *dbias, float *d
 	}
 }
 
-/* Masks are those that the rows have where one rank has all: a run ends where this rank's
- * positions of a row of the batch do. */
+/* Masks are the same as if one rank had all rows: a run ends with this rank's positions of a row of
+ * the batch. */
 void network_dropout(struct network *n, void *x, struct backend_dropout drop)
 {
 	const bool whole = n->length == n->seq;
@@ -121,14 +121,14 @@ void network_dropout(struct network *n, void *x, struct backend_dropout drop)
 size_t network_heads(const struct network *n, size_t *first)
 {
 	const struct gpt2_part *const part = &n->model->part;
-	/* As many heads of the ranks' as positions of the row. */
+	/* The heads are split among the ranks like the positions of a row. */
 	const size_t heads = part->n_head / (n->seq / n->length);
 
 	*first = (size_t)part->rank * part->n_head + n->position / n->length * heads;
 	return heads;
 }
 
-/* exchanged[1] = what every rank has for this one in exchanged[0]. */
+/* exchanged[1] = every rank's data for this rank from exchanged[0]. */
 static void exchange(struct network *n, size_t width)
 {
 	struct device_group *const g = n->ranks.sequence;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A micro-batch's tokens and targets, of the positions and the vocabulary that this rank has, and
- * the predictions over which its loss is the mean. */
+/* A micro-batch's tokens and targets, for this rank's positions and vocabulary, and the number of
+ * predictions that the loss is averaged over. */
 #include "gpu/backend/backend.h"
 #include "gpu/model/gpt2.h"
 #include "gpu/model/network_impl.h"
@@ -10,7 +10,7 @@ void network_predict_beyond(struct network *n)
 	n->tokens_of_row = n->seq + 1;
 }
 
-/* A token's number among this rank's. */
+/* Return a token's index in this rank's vocabulary. */
 static int32_t own_token(const struct network *n, int32_t token)
 {
 	const struct gpt2_part *const part = &n->model->part;
@@ -19,13 +19,13 @@ static int32_t own_token(const struct network *n, int32_t token)
 	return own < part->vocab_size ? (int32_t)own : TOKEN_ELSEWHERE;
 }
 
-/* The position in its row of this rank's i-th. */
+/* Return the position in its row of this rank's i-th position. */
 static size_t position_of(const struct network *n, size_t i)
 {
 	return n->position + i % n->length;
 }
 
-/* Where its token is. */
+/* Return the index of its token. */
 static size_t place_of(const struct network *n, size_t i)
 {
 	return i / n->length * n->tokens_of_row + position_of(n, i);

@@ -6,8 +6,8 @@
 
 #include "ckpt/base/system.h"
 
-/* The calls of cuBLASLt that we use.  The library is half a gigabyte: it is loaded for the first
- * CUDA backend, so that other runs start as fast as without it, also on machines that lack it. */
+/* The calls of cuBLASLt that we use.  The library is half a gigabyte: it is loaded with the first
+ * CUDA backend, so that other runs start without that delay, and also on machines that lack it. */
 #define CUBLASLT_CALLS(X)                       \
 	X(cublasLtCreate)                       \
 	X(cublasLtDestroy)                      \

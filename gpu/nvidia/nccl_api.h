@@ -29,7 +29,7 @@ struct nccl_api {
 	NCCL_CALLS(DYNLIB_MEMBER)
 };
 
-/* NULL, with the reason in *why, if it cannot be loaded. */
+/* Return the table, or NULL with the reason in *why if NCCL cannot be loaded. */
 const struct nccl_api *nccl_api(const char **why);
 
 #endif

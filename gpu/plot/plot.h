@@ -8,7 +8,7 @@
 
 struct errmsg;
 
-/* Curves of runs, read from the logs of uctrain or other programs, written as tables and as a
+/* Curves of runs, read from the logs of uctrain or other programs, and written as tables and a
  * picture. */
 struct plot_point {
 	double step, value;
@@ -28,14 +28,14 @@ struct plot_tags {
 	size_t n;
 };
 
-/* Those of train and valid. */
+/* The tags of the training and validation loss. */
 extern const struct plot_tags plot_losses;
 
 struct plot_run {
 	const struct plot_tags *tags;             /* borrowed */
-	char *name;                               /* of the run, for file names */
+	char *name;                               /* name of the run, for file names */
 	char *label;                              /* for the legend */
-	double first;                             /* step that was logged, whatever its tags */
+	double first;                             /* first logged step, of any tag */
 	struct plot_series series[PLOT_TAGS_MAX]; /* one per tag */
 };
 
@@ -46,12 +46,12 @@ void plot_series_drop(struct plot_series *s, double first_step);
 /* Add a point, and drop points of the same and later steps. -ENOMEM. */
 int plot_series_add(struct plot_series *s, double step, double value);
 
-/* Return the first point of a step that is at least `step`, or NULL. */
+/* Return the first point whose step is at least `step`, or NULL. */
 const struct plot_point *plot_series_from(const struct plot_series *s, double step);
 
 /*
  * Read a run: a directory with METRICS_CSV or event files, an event file, or any program's table
- * with a column "step" (plot_csv.c).  A file damaged at its end is read up to there, with a
+ * with a column "step" (plot_csv.c).  A file with a damaged end is read up to the damage, with a
  * warning on stderr.
  */
 int plot_run_read(struct plot_run *r, const char *path, const struct plot_tags *tags,
@@ -64,14 +64,14 @@ int plot_csv_read(struct plot_run *r, const char *path, struct errmsg *err);
 /* Write a run as a table.  The loss tags have columns "loss" and "valid_loss". */
 int plot_csv_write(const struct plot_run *r, const char *path, struct errmsg *err);
 
-/* Write the rows of a table of `n` runs: the step, and a column per run and tag, which is empty
- * where the run has no value. */
+/* Write the rows of a table of `n` runs: the step, and a column per run and tag, empty where the
+ * run has no value. */
 void plot_csv_put_rows(FILE *f, const struct plot_run *runs, size_t n);
 
-/* The name of a tag's column. */
+/* Return the name of a tag's column. */
 const char *plot_column(const char *tag);
 
-/* Have gnuplot draw all runs, which have the same tags, into a PNG file; `quiet`: without its
+/* Have gnuplot draw all runs, which have the same tags, into a PNG file; `quiet` hides gnuplot's
  * warnings.  -ENOENT if it is not installed. */
 int plot_draw(const struct plot_run *runs, size_t n, const char *path, bool quiet,
 	      struct errmsg *err);

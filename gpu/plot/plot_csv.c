@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tables with a header line.  Other programs have other names for train/loss and valid/loss;
- * TensorBoard's download has "Step" and "Value". */
+/* Tables with a header line.  Other programs use other names for train/loss and valid/loss;
+ * TensorBoard's downloads have "Step" and "Value". */
 #include "gpu/plot/plot.h"
 
 #include <errno.h>
@@ -18,7 +18,7 @@
 #define COLUMNS_MAX 256
 #define NONE SIZE_MAX
 
-/* Other programs' columns, beside those of metrics_figures. */
+/* Names of other programs' columns, in addition to metrics_figures. */
 static const struct {
 	const char *tag, *column;
 } others[] = {
@@ -38,8 +38,8 @@ const char *plot_column(const char *tag)
 struct table {
 	const char *path;
 	struct plot_run *run;
-	size_t step;                  /* column */
-	size_t column[PLOT_TAGS_MAX]; /* of each tag, or NONE */
+	size_t step;                  /* column number */
+	size_t column[PLOT_TAGS_MAX]; /* column of each tag, or NONE */
 };
 
 /* Split a line at its commas, in place, and remove quotes around fields. Returns the number of
@@ -113,7 +113,7 @@ static int read_row(struct table *t, char *line, size_t number, struct errmsg *e
 		return errmsg_set(err, -EBADMSG, "%s: line %zu: the step is not a number", t->path,
 				  number);
 	t->run->first = fmin(t->run->first, step);
-	/* A resumed run repeats rows from an earlier step on. */
+	/* A resumed run repeats rows, starting at an earlier step. */
 	for (size_t i = 0; i < t->run->tags->n; i++)
 		plot_series_drop(&t->run->series[i], step);
 	for (size_t i = 0; i < t->run->tags->n; i++) {

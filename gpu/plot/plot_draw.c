@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * gnuplot reads a script from a pipe and writes the picture to its standard output, which is the
- * file.  No shell sees a name, and the script has names only in single quotes, where only the
- * quote itself is special.
+ * file.  No name is passed to a shell, and the script has names only in single quotes, where only
+ * the quote is special.
  *
  * A run that resumes the first one is drawn thin on the thick curve of that run: the eye sees one
  * curve where they agree.  A mark shows the step of the resume, and a second panel the
@@ -55,13 +55,13 @@ static bool resumes(const struct plot_run *runs, size_t r, size_t i)
 	return runs[r].first > runs[0].first && share_step(&runs[r].series[i], &runs[0].series[i]);
 }
 
-/* The column of a series in the table of all runs. */
+/* Return the column of a series in the table of all runs. */
 static size_t column_of(const struct plot_run *runs, size_t r, size_t i)
 {
 	return 2 + r * runs->tags->n + i;
 }
 
-/* Colours distinguish runs, line styles distinguish tags.  `resumed`: the first run is beneath
+/* Colours distinguish runs, line styles distinguish tags.  `resumed`: draw the first run beneath
  * the others. */
 static void put_curves(FILE *f, const struct plot_run *runs, size_t n, bool resumed)
 {
@@ -89,8 +89,8 @@ static void put_curves(FILE *f, const struct plot_run *runs, size_t n, bool resu
 	fputc('\n', f);
 }
 
-/* Mark the steps of the checkpoints that runs resume from, and name them where there are no
- * differences: before these steps.  False if no run resumes the first one. */
+/* Mark the steps of the checkpoints that runs resume from, with labels in the panel without
+ * differences.  False if no run resumes the first one. */
 static bool put_marks(FILE *f, const struct plot_run *runs, size_t n)
 {
 	char step[DECIMAL_TEXT_LEN];
@@ -113,7 +113,7 @@ static bool put_marks(FILE *f, const struct plot_run *runs, size_t n)
 	return any;
 }
 
-/* The first plot cannot be seen: equal runs have an axis, too. */
+/* The first plot is invisible; it gives equal runs an axis, too. */
 static void put_differences(FILE *f, const struct plot_run *runs, size_t n)
 {
 	fputs("plot 1e-9 with dots linecolor bgnd notitle", f);
@@ -127,7 +127,7 @@ static void put_differences(FILE *f, const struct plot_run *runs, size_t n)
 	fputc('\n', f);
 }
 
-/* The curves above, the differences of runs that were resumed below. */
+/* Draw the curves above, and the differences of resumed runs below. */
 static void put_panels(FILE *f, const struct plot_run *runs, size_t n)
 {
 	fputs("set multiplot\nset lmargin 11\n"
@@ -193,7 +193,8 @@ static int start_gnuplot(int out, bool quiet, pid_t *pid, FILE **script, struct 
 static int run_gnuplot(const struct plot_run *runs, size_t n, int out, bool quiet,
 		       struct errmsg *err)
 {
-	void (*const usual)(int) = signal(SIGPIPE, SIG_IGN); /* its status says how it ended */
+	void (*const usual)(int) = signal(SIGPIPE, SIG_IGN); /* its exit status shows how it
+							      * ended */
 	int status = -1, rc;
 	FILE *script;
 	struct stat st;

@@ -97,7 +97,7 @@ static int plot_main_parse(struct options *o, int argc, char **argv)
 	return -1;
 }
 
-/* Number a run whose name an earlier one has, since runs in different directories may have equal
+/* Number a run that has the name of an earlier one: runs in different directories may have equal
  * names. */
 static int number_duplicate(struct plot_run *runs, size_t i)
 {
@@ -124,7 +124,7 @@ static int read_all(struct plot_run *runs, size_t n, char **paths, const struct 
 
 	for (size_t i = 0; !rc && i < n; i++)
 		rc = plot_run_read(&runs[i], paths[i], tags, err);
-	/* Backwards: a name is compared with the original names before it. */
+	/* Go backwards, so that names are compared with the original names before them. */
 	for (size_t i = n; !rc && i-- > 1;)
 		rc = number_duplicate(runs, i);
 	return rc;

@@ -87,7 +87,7 @@ static int read_events(struct plot_run *r, const char *path, struct errmsg *err)
 	return 0;
 }
 
-/* Read the file of this name in a directory. */
+/* Read the file `name` in a directory. */
 static int read_in(struct plot_run *r, const char *dir, const char *name,
 		   int (*read)(struct plot_run *r, const char *path, struct errmsg *err),
 		   struct errmsg *err)
@@ -136,7 +136,7 @@ static bool is_empty(const struct plot_run *r)
 	return true;
 }
 
-/* Read the table, which is exact, or event files if it lacks the tags. */
+/* Read the table, which is exact, or event files if the table lacks the tags. */
 static int read_dir(struct plot_run *r, const char *dir, struct errmsg *err)
 {
 	int rc = read_in(r, dir, METRICS_CSV, plot_csv_read, err);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Threads that each execute one blocking read at a time.  They are started when jobs find none
- * idle.  And what the page cache has of a file. */
+/* Threads that each execute one blocking read at a time.  A new thread starts if a job finds none
+ * idle.  Also: queries of the page cache. */
 #include "gpu/read/reader.h"
 
 #include <fcntl.h>
@@ -18,9 +18,9 @@ struct list {
 
 struct reader {
 	pthread_mutex_t lock;
-	pthread_cond_t more, fewer; /* jobs to do; jobs done */
+	pthread_cond_t more, fewer; /* signalled when jobs are queued; when jobs finish */
 	struct list todo, done;
-	unsigned waiting, idle; /* jobs in `todo`; threads */
+	unsigned waiting, idle; /* number of jobs in `todo`; of idle threads */
 	bool stop;
 	unsigned n, width;
 	pthread_t id[];
@@ -72,7 +72,7 @@ void reader_start(struct reader *r, struct read_job *job)
 {
 	pthread_mutex_lock(&r->lock);
 	list_put(&r->todo, job);
-	/* If no thread can be started, those that there are do the work. */
+	/* If no thread can be started, the existing ones do the work. */
 	if (++r->waiting > r->idle && r->n < r->width &&
 	    pthread_create(&r->id[r->n], NULL, reader_work, r) == 0)
 		r->n++;

@@ -4,17 +4,17 @@
  *
  *     free -> being read -> (cast, copied to the device) -> free
  *
- * and a caller that finds no free slot advances another one.  Copies have a queue of their own,
+ * and a caller that finds no free slot advances a busy one.  Copies have a queue of their own,
  * which starts after the computation queued so far.
  *
- * Numbers of 16 bits cross the bus as such, and are cast by the device: the copy of a piece and
- * its cast follow each other in the queue, so that one staging buffer does for all.
+ * 16-bit numbers are copied unconverted and cast by the device: a piece's copy and cast are
+ * adjacent in the queue, so one staging buffer suffices.
  *
- * A range that is not in the page cache is read past it, where it has whole pages: what is read
- * once would only take memory, and the copy from there time.
+ * The whole pages of a range that is not in the page cache are read past it: caching data that is
+ * read once would waste memory, and the extra copy time.
  *
- * How many pieces are read at once is found out by trying (latency.h): a page cache needs as many
- * as there are processors, storage far away up to a hundred.
+ * The number of concurrent reads is tuned at run time (latency.h): the page cache needs one per
+ * processor, remote storage up to a hundred.
  */
 #include "gpu/read/upload.h"
 
@@ -34,41 +34,40 @@
 #include "gpu/backend/backend.h"
 #include "gpu/read/reader.h"
 
-/* Bytes of a piece: enough for the full speed of a bus.  Those that need no copy are smaller, so
- * that there are more of them to read at once. */
+/* Bytes of a piece: enough for the full speed of a bus.  Pieces that need no copy are smaller, so
+ * that more of them are read at once. */
 #define PIECE ((size_t)8 << 20)
 #define PIECE_ON_HOST ((size_t)2 << 20)
 
 /* Shorter ranges are read through the page cache. */
 #define DIRECT_LEAST ((size_t)1 << 20)
 
-/* Per read that `width` stands for: one slot being read, one being copied or waiting to be
- * read. */
+/* Slots per concurrent read: one being read, one being copied or waiting to be read. */
 #define SLOTS_OF_READ 2u
 
 struct slot {
 	struct read_job job; /* first member: readers return it */
 	enum dtype dtype;
-	size_t n; /* elements */
+	size_t n; /* number of elements */
 	float *to;
 	bool direct;  /* read past the page cache */
 	bool staged;  /* cast by the device */
-	void *raw;    /* PIECE bytes of elements to be cast here */
+	void *raw;    /* PIECE bytes, for elements that the host casts */
 	float *ready; /* PIECE bytes, pinned; NULL: device memory is host
 		       * memory */
 	struct backend_event *copied;
 	uint64_t number;
-	struct slot *next; /* in a list */
+	struct slot *next; /* next in its list */
 };
 
-/* Slots that were made together.  Their pinned memory is allocated by a thread, since pinning
- * takes about as long as copying: meanwhile the caller finds out what to read. */
+/* Slots that were allocated together.  A thread allocates their pinned memory, since pinning takes
+ * about as long as copying; meanwhile the caller determines what to read. */
 struct block {
 	struct block *next;
 	struct backend *b;
 	pthread_t thread;
 	bool running;
-	uint8_t *pinned; /* `ready` of all of them; NULL: none */
+	uint8_t *pinned; /* `ready` of all slots; NULL: none */
 	unsigned n;
 	struct slot slots[];
 };
@@ -78,14 +77,14 @@ struct upload {
 	struct reader *reader;
 	struct block *blocks;
 	struct slot *free;
-	unsigned nslots;                     /* that have their memory */
-	unsigned most;                       /* pieces being read, at most */
-	struct request_width width;          /* the same for now */
+	unsigned nslots;                     /* slots that have their memory */
+	unsigned most;                       /* limit of concurrent reads */
+	struct request_width width;          /* current limit, tuned at run time */
 	struct slot *copying, **copying_end; /* oldest first */
 	unsigned reading;
-	void *staging; /* PIECE bytes on the device; NULL: cast here */
+	void *staging; /* PIECE bytes on the device; NULL: the host casts */
 	uint64_t added;
-	int rc; /* of the first piece that failed, and its message */
+	int rc; /* result of the first piece that failed, with its message */
 	uint64_t failed;
 	struct errmsg err;
 };
@@ -161,7 +160,7 @@ static int add_block(struct upload *q, unsigned n, struct errmsg *err)
 	return 0;
 }
 
-/* Give the slots of the newest block their memory, which is needed from now on. */
+/* Give the newest block's slots their memory: it is needed now. */
 static int place_block(struct upload *q, struct errmsg *err)
 {
 	struct block *const k = q->blocks;
@@ -235,13 +234,13 @@ void upload_free(struct upload *q)
 	free(q);
 }
 
-/* Is a piece not read in the form in which it is copied? */
+/* Must the host convert the piece before it is copied? */
 static bool casts_here(const struct slot *s)
 {
 	return s->dtype != DTYPE_F32 && !s->staged;
 }
 
-/* A piece has come.  Its time tells something unless there was too little to do. */
+/* A piece was read: record its time, unless there was too little to do for it to be meaningful. */
 static void count_read(struct upload *q, const struct slot *s)
 {
 	request_width_done(&q->width, s->job.len, q->reading >= q->width.width / 2, clock_ns());
@@ -272,7 +271,7 @@ static void copy_to_device(struct upload *q, struct slot *s)
 	q->copying_end = &s->next;
 }
 
-/* A direct read failed, as it does on some filesystems: read through the page cache. */
+/* A direct read failed, as on some filesystems: retry through the page cache. */
 static void read_buffered(struct upload *q, struct slot *s)
 {
 	fcntl(s->job.file.fd, F_SETFL, 0);
@@ -280,7 +279,7 @@ static void read_buffered(struct upload *q, struct slot *s)
 	reader_start(q->reader, &s->job);
 }
 
-/* Advance a piece that has been read.  False if there is none. */
+/* Advance a piece whose read is complete.  False if there is none. */
 static bool upload_collect(struct upload *q, bool wait)
 {
 	struct slot *const s = q->reading ? (struct slot *)reader_take(q->reader, wait) : NULL;
@@ -317,7 +316,7 @@ static void wait_for_copy(struct upload *q)
 	put_free(q, s);
 }
 
-/* May another piece be read now?  Memory for more of them is a help, no need. */
+/* May another read start?  Its memory is optional: failing to get more is no error. */
 static bool may_read(struct upload *q)
 {
 	const unsigned width = q->width.width < q->most ? q->width.width : q->most;
@@ -353,7 +352,7 @@ static bool is_staged(const struct upload *q, enum dtype dtype)
 	return q->staging && (dtype == DTYPE_BF16 || dtype == DTYPE_F16);
 }
 
-/* The buffer that a piece is read into; NULL: out of memory. */
+/* Return the buffer that a piece is read into; NULL: out of memory. */
 static void *upload_place(struct slot *s)
 {
 	if (casts_here(s) && !s->raw)
@@ -422,16 +421,16 @@ static int upload_add_piece(struct upload *q, const struct source *file, uint64_
 	return 0;
 }
 
-/* Is a range to be read past the page cache?  Into memory of the host that is computed with, it
- * is not: that has any alignment. */
+/* Is the range to be read past the page cache? Not if it goes to host memory used in computation,
+ * whose alignment is arbitrary. */
 static bool is_cold(const struct upload *q, const struct source *file, uint64_t off, size_t len)
 {
 	return !q->b->on_host && file->fd >= 0 && len >= DIRECT_LEAST &&
 	       !pagecache_has(file->fd, off, len);
 }
 
-/* The number of elements, of the next `left`, in a piece.  Direct reads get whole pages; what
- * lies before and after these is a piece of its own. */
+/* Return how many of the next `left` elements form a piece.  Direct reads get whole pages; the
+ * elements before and after these form pieces of their own. */
 static size_t upload_cut(const struct upload *q, uint64_t off, size_t left, enum dtype dtype,
 			 bool cold)
 {

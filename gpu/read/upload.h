@@ -18,17 +18,16 @@ struct source;
  */
 struct upload;
 
-/* Starts with `width` reads at once, and goes up to `most` as long as more of them make the
- * source faster (latency.h). */
+/* Start with `width` concurrent reads, and go up to `most` while more reads make the source faster
+ * (latency.h). */
 int upload_new(struct upload **out, struct backend *b, unsigned width, unsigned most,
 	       struct errmsg *err);
 
 /*
  * Queue bytes [off, off + len) of a file, elements of type `dtype`, to be stored at `to` as
- * float32 before upload_finish returns.  The source may be closed afterwards; one without a
- * descriptor, when that has returned.  It is checked that the file is the one that was opened until
- * all is read.  The first error of any piece is returned by this call, a later one or
- * upload_finish; after it nothing more is read.
+ * float32 before upload_finish returns.  The caller may close the source after this call or, if it
+ * has no descriptor, after upload_finish.  Reads fail if the file is replaced.  This call, a later
+ * one or upload_finish returns the first error of any piece; after an error nothing more is read.
  */
 int upload_add(struct upload *q, const struct source *file, uint64_t off, size_t len,
 	       enum dtype dtype, float *to, struct errmsg *err);
@@ -36,7 +35,7 @@ int upload_add(struct upload *q, const struct source *file, uint64_t off, size_t
 /* Wait for all pieces.  Returns the first error. */
 int upload_finish(struct upload *q, struct errmsg *err);
 
-/* Pieces in progress are discarded.  `q` may be NULL. */
+/* Discard pieces in progress.  `q` may be NULL. */
 void upload_free(struct upload *q);
 
 #endif

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Megatron's flat groups have other elements on a rank than ours: two groups instead of one, but
- * in stage 3, transposed matrices, and rows of query_key_value in another order.  Parameter by
- * parameter, all data-parallel ranks get the whole of it, and each keeps what is its own in
+ * A rank's elements in Megatron's flat groups differ from ours: Megatron has two groups instead of
+ * one (except in stage 3), transposed matrices, and another row order of query_key_value.  For each
+ * parameter, all data-parallel ranks gather the whole, and each keeps its own elements in
  * Megatron's order.
  *
- * The embedding is a module of the first and of the last stage.  They share the token embedding
- * alone: the last stage's positions have no use, no gradient and no moments, but are in its
- * groups.
+ * The embedding is a module of the first and of the last stage.  They share only the token
+ * embedding: the last stage's position embedding is unused, without gradient and moments, but it is
+ * in the stage's groups.
  */
 #include <assert.h>
 #include <string.h>
@@ -23,7 +23,7 @@ static void add_tensor(struct form *f, const struct gpt2 *m, size_t i, bool dead
 	x->param = dead ? FORM_DEAD : i;
 }
 
-/* The embedding of positions is whole on every rank. */
+/* Every rank has the whole position embedding. */
 static int add_dead_positions(struct form *f, struct errmsg *err)
 {
 	struct gpt2 whole;
@@ -75,8 +75,8 @@ static float *alloc_state(struct form *f, const struct form_group *g)
 	return arena_alloc(&f->memory, g->partition.size * sizeof(float));
 }
 
-/* Megatron tells matrices from others by the shape that a parameter has when its groups are
- * made.  In stage 3 all are empty vectors then, in one group. */
+/* Megatron distinguishes matrices by a parameter's shape when it builds the groups.  In stage 3 all
+ * parameters are empty vectors at that time, so there is one group. */
 static int add_groups(struct form *f, struct errmsg *err)
 {
 	const bool one = f->zero->stage == 3;
@@ -107,7 +107,7 @@ static bool writes_weights(const struct form *f, const struct form_tensor *x)
 	const struct gpt2 *const m = f->zero->model;
 
 	/* The first stage writes the embedding.  In ZeRO-3 the shards have the weights.
-	 * Data-parallel ranks take turns at the layers of a pipeline, as DeepSpeed's do. */
+	 * Data-parallel ranks take turns with the layers of a pipeline, as in DeepSpeed. */
 	if (x->param == FORM_DEAD || f->zero->stage == 3 ||
 	    (m->params[x->param].unit == GPT2_UNIT_EMBED && m->part.stage))
 		return false;
@@ -115,7 +115,7 @@ static bool writes_weights(const struct form *f, const struct form_tensor *x)
 	       (f->naming.family == NAMING_MEGATRON ? x->t.layer % f->zero->comm->size : 0);
 }
 
-/* A tensor, in our order and in that of the files. */
+/* Buffers for a tensor: in our order, and in the files' order. */
 struct scratch {
 	float *ours, *theirs;
 };
@@ -137,7 +137,7 @@ static int alloc_copies(struct form *f, struct scratch *s, struct arena *a, stru
 	return a->failed || f->memory.failed ? errmsg_nomem(err, NULL) : 0;
 }
 
-/* Copy one state of a group's i-th tensor to its place in `part`. */
+/* Copy a state of a group's i-th tensor to its place in `part`. */
 static void copy_state(const struct form *f, const struct form_group *g, size_t i,
 		       const float *state, const struct scratch *s, float *part)
 {
@@ -149,7 +149,7 @@ static void copy_state(const struct form *f, const struct form_group *g, size_t 
 	memcpy(part + own.start, s->theirs + own.first, own.numel * sizeof(*part));
 }
 
-/* Moments and masters of what is dead stay zero. */
+/* Masters and moments of dead parameters stay zero. */
 static void copy_all(const struct form *f, const struct scratch *s)
 {
 	const struct zero *const z = f->zero;
@@ -183,7 +183,7 @@ static int make_copies(struct form *f, struct errmsg *err)
 	return rc;
 }
 
-/* The device's memory has Hugging Face's one group. */
+/* Use the device's memory, which has Hugging Face's single group. */
 static void borrow(struct form *f)
 {
 	const struct zero *const z = f->zero;

@@ -61,7 +61,7 @@ static size_t size_of(const struct ptsave_storage *s)
 	return s->wide ? sizeof(float) : dtype_size(s->dtype);
 }
 
-/* Host memory for a storage on the device, padded to the next one. */
+/* Host memory for a device storage, including padding to the next one. */
 static size_t room(const struct ptsave_storage *s)
 {
 	const size_t n = s->numel * size_of(s);
@@ -89,7 +89,7 @@ void *ptsave_detach(struct ptsave *s, void *to)
 
 		if (!from)
 			continue;
-		/* Without elements there may be no memory to copy to. */
+		/* Without elements `to` may be NULL. */
 		if (n)
 			from->ops->copy(from, QUEUE_COPY, at, one->p, one->numel * size_of(one));
 		one->p = at;
@@ -103,8 +103,8 @@ struct file {
 	const char *path;
 	int fd;
 	const struct ptsave *s;
-	uint32_t *crc; /* of each storage, in file order */
-	uint8_t *piece, *wide; /* of PIECE_ELEMENTS each */
+	uint32_t *crc; /* one per storage, in file order */
+	uint8_t *piece, *wide; /* PIECE_ELEMENTS elements each */
 	struct errmsg *err;
 };
 
@@ -187,7 +187,7 @@ static int ptsave_create(struct file *f)
 	return rc;
 }
 
-/* The name of a file without directory and extension. */
+/* Return a file's name without directory and extension. */
 static char *stem(struct arena *a, const char *path)
 {
 	const char *const slash = strrchr(path, '/');
@@ -200,7 +200,7 @@ static char *stem(struct arena *a, const char *path)
 int ptsave_write(struct ptsave *s, const struct value *root, const char *path, struct errmsg *err)
 {
 	struct file f = { .path = path, .s = s, .err = err };
-	struct arena a = { 0 }; /* of what writing takes */
+	struct arena a = { 0 }; /* temporary memory of this function */
 	const char *prefix = stem(&a, path);
 	int rc;
 

@@ -13,27 +13,26 @@
 struct backend;
 struct errmsg;
 
-/* A storage, which stays where it is until the file is written. */
+/* A storage.  Its memory must not move until the file is written. */
 struct ptsave_storage {
 	enum dtype dtype;
 	uint64_t numel;
 	const void *p;        /* borrowed */
-	struct backend *from; /* the owner of the memory at `p`; NULL: host
-			       * memory */
+	struct backend *from; /* owner of the memory at `p`; NULL: host memory */
 	bool wide;            /* float32 in memory, converted to dtype when written */
 };
 
 /*
- * A file of torch.save being built, laid out as the mount's are: Python objects, and tensor
- * storages in host or device memory.  Zero-initialised it is empty.
+ * A file of torch.save being built, with the mount's layout: Python objects, and tensor storages in
+ * host or device memory.  Empty when zero-initialised.
  *
  * Values and strings that are copied live in the layout's arena; other strings are borrowed.  An
- * allocation failure is noted there and reported by ptsave_write: functions that make a value
- * return NULL then, and take NULL.
+ * allocation failure is recorded there and reported by ptsave_write: functions that make a value
+ * then return NULL, and accept NULL.
  */
 struct ptsave {
 	struct file_layout layout;
-	struct ptsave_storage *storages; /* of the layout's new ones */
+	struct ptsave_storage *storages; /* of the layout's new storages */
 	size_t nstorages, cap;
 };
 
@@ -49,7 +48,7 @@ size_t ptsave_storage(struct ptsave *s, struct ptsave_storage storage);
 struct value *ptsave_view(struct ptsave *s, size_t storage, uint64_t offset, const uint64_t *shape,
 			  unsigned ndim, bool requires_grad);
 
-/* A tensor with a storage of its own. */
+/* A tensor with its own storage. */
 struct value *ptsave_tensor(struct ptsave *s, struct ptsave_storage storage, const uint64_t *shape,
 			    unsigned ndim);
 
@@ -57,14 +56,14 @@ struct value *ptsave_tensor(struct ptsave *s, struct ptsave_storage storage, con
 size_t ptsave_device_bytes(const struct ptsave *s);
 
 /*
- * Copy all storages on a device to `to`, host memory of the backend's host_alloc, in QUEUE_COPY,
+ * Copy all storages on a device to `to`, host memory of the backend's host_alloc, on QUEUE_COPY,
  * and refer to the copies from now on.  Returns the end of the memory used.
  */
 void *ptsave_detach(struct ptsave *s, void *to);
 
 /*
  * Write the file and sync it.  It must not exist yet.  Like torch, it names its records after the
- * file without extension.  After an error there is no file.
+ * file without extension.  An error leaves no file.
  */
 int ptsave_write(struct ptsave *s, const struct value *root, const char *path, struct errmsg *err);
 

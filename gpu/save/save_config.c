@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The model's config.json for transformers, written into each checkpoint, where ucfs finds it for
- * its view of the weights.  Keys and defaults are GPT2Config's; omitted keys have the default
- * that this model uses.
+ * The model's config.json for transformers, written into each checkpoint, where ucfs reads it for
+ * its view of the weights.  Keys and defaults are GPT2Config's; omitted keys have the default that
+ * this model uses.
  */
 #include <stdio.h>
 #include <stdlib.h>

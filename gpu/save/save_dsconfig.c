@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Readers of a checkpoint look in its ds_config for how it was made: the ZeRO stage, round-robin
- * gradients.  Command-line flags override the configuration file, so their values are written
- * into it.
+ * Readers of a checkpoint inspect its ds_config to learn how it was saved: the ZeRO stage,
+ * round-robin gradients.  Command-line flags override the configuration file, so their values are
+ * written into ds_config.
  */
 #include <cJSON.h>
 
 #include "ckpt/base/array.h"
 #include "gpu/save/save_impl.h"
 
-/* Set a key, which may have a value. */
+/* Set a key, replacing any value. */
 static void dsconfig_put(struct arena *a, struct value *dict, const char *key, struct value *v)
 {
 	struct value *old = value_find(dict, key);

@@ -14,40 +14,38 @@
 #include "gpu/zero/optimizer.h"
 #include "gpu/zero/zero.h"
 
-/* Shared by the files of save. */
+/* Shared by the files of gpu/save. */
 
 #define SAVE_TAG "global_step"
 
-/* A parameter that a stage has in its files, and no use for. */
+/* A parameter that is in a stage's files but unused. */
 #define FORM_DEAD SIZE_MAX
 
 struct form_tensor {
 	struct naming_tensor t;
 	size_t param;   /* of the model, or FORM_DEAD */
-	float *weights; /* the masters, on the host; NULL: this rank writes no
-			 * copy of the weights, or they are in the device's
-			 * memory */
+	float *weights; /* the masters, on the host; NULL if this rank does not write the weights,
+			 * or if they are in the device's memory */
 };
 
 /* A parameter group: tensors end to end, partitioned over data-parallel ranks. */
 struct form_group {
 	size_t n;
-	size_t *tensors; /* their numbers */
+	size_t *tensors; /* numbers of its tensors */
 	struct partition partition;
 	/* This rank's part, with padding. */
 	float *master, *exp_avg, *exp_avg_sq;
 };
 
 /*
- * A rank's training state as its files have it.  Hugging Face's form is that of the device's
- * memory, which it borrows.  Megatron's is another: it has copies on the host, which take as much
- * memory as a copy of the state.
+ * A rank's training state in the files' form.  Hugging Face's form equals the device's memory, and
+ * borrows it.  Megatron's form is a copy on the host, which takes as much memory as the state.
  */
 struct form {
 	struct naming naming;
 	const struct zero *zero;
-	struct backend *from; /* the owner of the groups' memory; NULL: host
-			       * memory, owned by the form */
+	struct backend *from; /* owner of the groups' memory; NULL: host memory, owned by the
+			       * form */
 	struct arena memory;
 	struct form_tensor *tensors; /* in the order of modules */
 	size_t ntensors;
@@ -63,20 +61,20 @@ void form_done(struct form *f);
 struct save_file {
 	struct ptsave pt;
 	struct value *root;
-	char name[NAME_MAX + 1]; /* "": this rank writes no such file */
+	char name[NAME_MAX + 1]; /* "": this rank does not write the file */
 };
 
-/* A file while it is built. */
+/* The context for building a file. */
 struct save {
 	const struct zero *zero;
 	const struct form *form;
 	const struct save_options *o;
 	struct ptsave *pt;
-	struct arena *a; /* of its objects */
+	struct arena *a; /* arena of its objects */
 };
 
-/* The number of this rank's part of the model, as in names of files: that of its tensor-parallel
- * rank, counted over stages. */
+/* The number of this rank's part of the model, as in file names: stage * tensor-parallel ranks +
+ * tensor-parallel rank. */
 static inline unsigned save_part(const struct save *s)
 {
 	const struct gpt2_part *p = &s->zero->model->part;
@@ -106,7 +104,7 @@ struct value *save_dsconfig(struct arena *a, const struct config *c);
 /* Build the universal_checkpoint_info of the model states. */
 struct value *save_universal_info(const struct save *s);
 
-/* The empty tensor that stands for a parameter's weights in ZeRO-3. */
+/* Return the empty tensor that replaces a parameter's weights in ZeRO-3. */
 struct value *save_nothing(const struct save *s);
 
 /* The state dict of Megatron's model, which is nested. */
@@ -115,11 +113,11 @@ struct value *save_megatron_module(const struct save *s);
 /* The state of Megatron's scheduler. */
 struct value *save_megatron_schedule(const struct save *s);
 
-/* Add what Megatron's training script saves, but for universal_checkpoint_info. */
+/* Add the state that Megatron's training script saves, except universal_checkpoint_info. */
 void save_megatron_state(const struct save *s, struct value *root);
 
 /* The rng_state of Megatron's script: generators of Python, numpy and torch, seeded by the run's
- * seed, its step and the part of the model. */
+ * seed, the step and the part of the model. */
 struct value *save_megatron_rng(const struct save *s);
 
 /* Build the value of `optimizer` in stage 0's model states. */
@@ -128,7 +126,7 @@ struct value *save_whole_optimizer(const struct save *s);
 /* Write a model's config.json into a checkpoint's directory. */
 int save_config(const char *dir, const struct gpt2_config *m, struct errmsg *err);
 
-/* Remove checkpoints of up to `step`, which was just saved, except the newest `k`. 0 keeps
+/* Remove checkpoints of steps up to `step`, which was just saved, except the newest `k`. 0 keeps
  * all. */
 int save_keep_last(const char *dir, unsigned k, uint64_t step, struct errmsg *err);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The lock is on a file, since NFS locks only what is open for writing, which a directory never
- * is.  The file is removed before the lock is released; a process that waited with an older file
- * notices by its inode.
+ * The lock is on a file, not the directory: NFS locks only files that are open for writing.  The
+ * file is removed before the lock is released; a process that waited on the removed file notices by
+ * its inode.
  */
 #include "gpu/save/save_lock.h"
 
@@ -56,7 +56,7 @@ static void close_lock(struct save_lock *l)
 	l->fd = -1;
 }
 
-/* Lock the open file; 0 without a lock if the file system has none. */
+/* Lock the open file.  Returns 0 without locking if the file system has no locks. */
 static int lock_file(struct save_lock *l, const char *dir, struct errmsg *err)
 {
 	int rc = 0;

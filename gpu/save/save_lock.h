@@ -8,21 +8,22 @@
 
 struct errmsg;
 
-/* A lock on a directory of checkpoints, so that two runs do not save, and remove old checkpoints,
- * in the same one.  It ends with the process. */
+/* A lock on a directory of checkpoints.  It keeps two runs from saving, and removing old
+ * checkpoints, in the same directory.  It ends with the process. */
 struct save_lock {
 	int fd;      /* -1: not held */
-	size_t made; /* length of the first directory in `path` that we made; 0: none */
+	size_t made; /* length of the first directory in `path` that we created; 0: none */
 	char path[PATH_MAX];
 };
 
-/* Lock the directory; with `create`, make it and its parents if they are missing.
- * -EBUSY if another process holds the lock, or the error of making or opening.  The
- * lock is not held and the result is 0 if the directory is missing without `create`,
- * or, with a warning, if its file system has no locks. */
+/* Lock the directory; with `create`, make it and its parents if they are missing.  -EBUSY if
+ * another process holds the lock, or the error of making or opening.  Returns 0 without holding the
+ * lock if the directory is missing and `create` is not set, or, with a warning, if its file system
+ * has no locks. */
 int save_lock(struct save_lock *l, const char *dir, bool create, struct errmsg *err);
 
-/* Release the lock and remove its file, and the directories made if nothing was saved in them. */
+/* Release the lock and remove its file.  Also remove the directories created by save_lock if
+ * nothing was saved in them. */
 void save_unlock(struct save_lock *l);
 
 #endif

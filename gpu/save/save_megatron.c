@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What Megatron-DeepSpeed's files have beside the optimizer: the weights of a pipeline's layers,
- * or of its model; the state of its scheduler, which counts samples; and what its script saves
- * (megatron/checkpointing.py), of which the loader compares some with its own.  Forms and order
- * are those of files that it wrote.
+ * Megatron-DeepSpeed's files besides the optimizer: the weights of a pipeline's layers, or of its
+ * model; the state of its scheduler, which counts samples; and the state that its script saves
+ * (megatron/checkpointing.py), parts of which the loader compares with its own.  Forms and order
+ * are taken from files that it wrote.
  */
 #include <assert.h>
 #include <string.h>
 
 #include "gpu/save/save_impl.h"
 
-/* Rows of query_key_value are not mended by the loader. */
+/* With this version the loader does not reorder the rows of query_key_value. */
 #define CHECKPOINT_VERSION 3.0
 
-/* A tensor of the weights that this rank writes, in a storage of its own. */
+/* A tensor of the weights that this rank writes, with its own storage. */
 static struct value *weights(const struct save *s, const struct form_tensor *x)
 {
 	const enum dtype dtype = s->zero->backend->dtype;
@@ -25,7 +25,7 @@ static struct value *weights(const struct save *s, const struct form_tensor *x)
 	return ptsave_tensor(s->pt, own, x->t.shape, x->t.ndim);
 }
 
-/* The first tensor of a unit that this rank has in its files. */
+/* Return the first tensor of a unit in this rank's files. */
 static const struct form_tensor *first_of_unit(const struct save *s, unsigned unit)
 {
 	const struct gpt2_unit *u = &s->zero->model->units[unit];
@@ -53,7 +53,7 @@ void save_layer(const struct save *s, unsigned unit, struct save_file *f)
 		value_put(s->a, f->root, first[i].t.last, weights(s, &first[i]));
 }
 
-/* A tensor's name behind `prefix`; NULL if it begins otherwise. */
+/* Return the part of a tensor's name after `prefix`; NULL if it has another prefix. */
 static const char *behind(const struct form_tensor *x, const char *prefix)
 {
 	const size_t n = strlen(prefix);
@@ -61,7 +61,7 @@ static const char *behind(const struct form_tensor *x, const char *prefix)
 	return strncmp(x->t.name, prefix, n) == 0 ? x->t.name + n : NULL;
 }
 
-/* The embeddings are modules, each with its one parameter; the encoder is one with all others. */
+/* Each embedding is a module with one parameter; the encoder is a module with all others. */
 struct value *save_megatron_module(const struct save *s)
 {
 	static const char *const embeddings[] = { "word_embeddings", "position_embeddings" };
@@ -159,9 +159,9 @@ static void add_model(const struct save *s, struct value *args)
 	value_put(s->a, args, "add_bias_linear", (bool)true);
 	value_put(s->a, args, "apply_layernorm_1p", (bool)false);
 	value_put(s->a, args, "swiglu", (bool)false);
-	/* The approximation by tanh, as Hugging Face's gelu_new. */
+	/* The tanh approximation, as in Hugging Face's gelu_new. */
 	value_put(s->a, args, "openai_gelu", (bool)true);
-	/* Its presence tells readers the order of query_key_value's rows. */
+	/* Its presence tells loaders the order of query_key_value's rows. */
 	if (s->form->naming.qkv == NAMING_QKV_THIRDS)
 		value_put(s->a, args, "ds_sequence_parallel_fpdt", (bool)false);
 	value_put(s->a, args, "normalization", "layernorm");
@@ -174,7 +174,7 @@ static void add_training(const struct save *s, struct value *args)
 	const struct optimizer_config *o = &s->zero->optimizer;
 	const double dropout = (double)c->model.dropout;
 
-	value_put(s->a, args, "rotary_percent", 1.0); /* without effect */
+	value_put(s->a, args, "rotary_percent", 1.0); /* unused by Megatron */
 	value_put(s->a, args, "layernorm_epsilon", (double)c->model.layer_norm_epsilon);
 	value_put(s->a, args, "attention_dropout", dropout);
 	value_put(s->a, args, "hidden_dropout", dropout);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * mp_rank_<part of the model>_model_states.pt, or in ZeRO-3 a file of each rank.  The keys, their
+ * mp_rank_<part of the model>_model_states.pt, or in ZeRO-3 one file per rank.  The keys, their
  * order, and which are None in which stage are those of DeepSpeedEngine._save_checkpoint
  * (runtime/engine.py).
  */
@@ -9,9 +9,9 @@
 #include "ckpt/base/array.h"
 #include "gpu/save/save_impl.h"
 
-/* The head shares its tensor with the token embedding.  A part of it would be no parameter's, and
- * converters take the first rank's for the whole: ranks that share the model save the embedding
- * alone. */
+/* The head shares its tensor with the token embedding.  A slice of the head would match no
+ * parameter, and converters take the first rank's slice for the whole: tensor-parallel ranks save
+ * only the embedding. */
 #define HEAD "lm_head.weight"
 
 static bool has_head(const struct save *s)
@@ -21,7 +21,7 @@ static bool has_head(const struct save *s)
 	return p->size * p->stages == 1;
 }
 
-/* `numel` of the model's weights from `start` on. */
+/* A storage of `numel` of the model's weights, starting at `start`. */
 static struct ptsave_storage weights(const struct save *s, uint64_t start, uint64_t numel)
 {
 	struct backend *b = s->zero->backend;
@@ -47,8 +47,8 @@ struct value *save_nothing(const struct save *s)
 
 /*
  * The module's state dict.  In stages 1 and 2 all weights are views of one storage, the file's
- * first; in stage 0 each has its own, and the head is a view of the first; in stage 3 they are
- * empty, since the shards have the weights.
+ * first; in stage 0 each weight has its own storage, and the head is a view of the first one; in
+ * stage 3 the weights are empty, since they are in the shards.
  */
 static struct value *module(const struct save *s)
 {
@@ -116,7 +116,7 @@ static struct value *lr_scheduler(const struct save *s)
 	return value_dict_of(s->a, "last_batch_iteration", s->zero->step - 1);
 }
 
-/* A pipeline's weights are in files of their own, a layer's in each. */
+/* A pipeline's weights are in separate files, one per layer. */
 static struct value *module_of(const struct save *s)
 {
 	switch (s->form->naming.family) {
@@ -156,7 +156,7 @@ static struct value *model_states(const struct save *s)
 				z->tensor->size) },
 		{ KEY_DS_CONFIG, save_dsconfig(s->a, c) },
 		{ KEY_DS_VERSION, value_of(s->a, NAMES_DS_VERSION) },
-		/* What training scripts pass as client_state. */
+		/* Training scripts pass these as client_state. */
 		{ "iteration", save_as_megatron(s) ? NULL : value_of(s->a, s->o->step) },
 		{ KEY_UC_INFO, save_universal_info(s) },
 	};

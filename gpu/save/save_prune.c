@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Retention: removal of checkpoints beyond the limit, and of incomplete ones that killed runs
- * left behind. */
+/* Removal of checkpoints beyond the limit, and of incomplete ones left by killed runs. */
 #include <dirent.h>
 #include <errno.h>
 #include <limits.h>
@@ -15,7 +14,7 @@
 
 #define HIDDEN ".old"
 
-/* Is it the name of one of our checkpoints? */
+/* Is it the name of a checkpoint of ours? */
 static bool is_tag(const char *name, size_t len)
 {
 	char tag[NAME_MAX + 1];
@@ -47,7 +46,7 @@ static int remove_tag(const char *dir, const char *tag, struct errmsg *err)
 
 int save_keep_last(const char *dir, unsigned k, uint64_t step, struct errmsg *err)
 {
-	struct dirent **tags; /* by step */
+	struct dirent **tags; /* sorted by step */
 	int n, rc = 0;
 
 	if (k == 0)
@@ -67,7 +66,7 @@ int save_keep_last(const char *dir, unsigned k, uint64_t step, struct errmsg *er
 	return rc;
 }
 
-/* Remove what remove_tag has renamed, and what a save that was killed has begun. */
+/* Remove tags renamed by remove_tag, and temporary directories of killed saves. */
 static void remove_if_stale(const char *dir, const char *name)
 {
 	const size_t n = strlen(name), end = strlen(HIDDEN);

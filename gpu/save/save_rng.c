@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Generators of random numbers, as Megatron's script saves those of Python, numpy and torch: its
- * loader ends without them.  Our own need no state (data/rng.h), so each save writes fresh ones:
- * their seed depends on the run's seed, the step, the stage and the tensor-parallel rank.
+ * States of random number generators, as Megatron's script saves them for Python, numpy and torch;
+ * its loader fails without them.  Our own need no state (data/rng.h), so each save writes fresh
+ * ones: their seed depends on the run's seed, the step, the stage and the tensor-parallel rank.
  *
- * All are the Mersenne Twister MT19937 (Matsumoto, Nishimura, 1998), before their first number. A
- * device of NVIDIA has a counter instead, of which torch saves the seed and the offset.
+ * All are MT19937 (Matsumoto, Nishimura, 1998), before their first number.  NVIDIA devices have a
+ * counter-based generator, of which torch saves seed and offset.
  */
 #include "gpu/backend/splitmix.h"
 #include "gpu/data/rng.h"
@@ -16,10 +16,10 @@ struct torch_generator {
 	uint64_t seed;
 	uint32_t left, seeded;
 	uint64_t next, words[RNG_WORDS];
-	double normal[5]; /* what is left over of normal numbers */
+	double normal[5]; /* cached normal numbers */
 };
 
-/* The result of callable(*args), to which `state` was given (NULL: none). */
+/* The result of callable(*args), with `state` applied (NULL: none). */
 static struct value *apply(struct arena *a, const char *module, const char *name,
 			   struct value *args, struct value *state)
 {
@@ -41,7 +41,8 @@ static struct value *python_state(struct arena *a, const struct rng *t)
 	return value_tuple_of(a, 3u, words, value_new(a, VALUE_NONE));
 }
 
-/* The bytes `p`, as protocol 2 writes them: encoded from a string with a character for each. */
+/* The bytes `p`, as pickle protocol 2 writes them: encoded from a string with one character per
+ * byte. */
 static struct value *bytes_value(struct arena *a, const void *p, size_t n)
 {
 	const uint8_t *const bytes = p;
@@ -70,7 +71,7 @@ static struct value *words_dtype(struct arena *a)
 		     value_tuple_of(a, 3u, "<", none, none, none, INT64_C(-1), INT64_C(-1), 0u));
 }
 
-/* An array of the words.  All versions of numpy find this function by this name. */
+/* An array of the words.  All versions of numpy resolve the function by this name. */
 static struct value *words_array(struct arena *a, const struct rng *t)
 {
 	return apply(a, "numpy.core.multiarray", "_reconstruct",

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Optimizer states: a shard per rank, in the format of DeepSpeedZeroOptimizer.state_dict
- * (runtime/zero/stage_1_and_2.py) or DeepSpeedZeroOptimizer_Stage3.  Without ZeRO they are
- * torch's, in the model states, or FP16_UnfusedOptimizer's if weights are 16-bit.
+ * (runtime/zero/stage_1_and_2.py) or DeepSpeedZeroOptimizer_Stage3.  Without ZeRO they are in the
+ * model states, in torch's format, or FP16_UnfusedOptimizer's if weights are 16-bit.
  *
- * Inside is the state dict of the optimizer that the run resumed, since kinds of Adam store their
- * step in different places.
+ * They contain the state dict of the optimizer that the run resumed, since implementations of Adam
+ * store the step in different places.
  */
 #include "ckpt/base/array.h"
 #include "ckpt/format/deepspeed.h"
 #include "gpu/save/save_impl.h"
 #include "gpu/zero/optimizer.h"
 
-/* `numel` floats of the form at `p`. */
+/* A storage of `numel` floats at `p`, in the form's memory. */
 static struct ptsave_storage floats(const struct save *s, const float *p, uint64_t numel)
 {
 	return (struct ptsave_storage){
@@ -20,7 +20,7 @@ static struct ptsave_storage floats(const struct save *s, const float *p, uint64
 	};
 }
 
-/* A state of a group: of its i-th tensor, in its shape, without ZeRO, else this rank's part. */
+/* A state of a group: without ZeRO its i-th tensor, with its shape; else this rank's part. */
 static struct value *group_state(const struct save *s, const struct form_group *g,
 				 const float *state, size_t i)
 {
@@ -33,7 +33,7 @@ static struct value *group_state(const struct save *s, const struct form_group *
 			     t->ndim);
 }
 
-/* The masters, with their padding or without. */
+/* The masters, with or without padding. */
 static struct value *flat_masters(const struct save *s, const struct form_group *g, bool padded)
 {
 	const uint64_t n = g->partition.size;
@@ -53,7 +53,7 @@ static struct value *step_value(const struct save *s)
 	return ptsave_tensor(s->pt, own, NULL, 0);
 }
 
-/* Group number `k` of param_groups, of tensors from `first` on, before `end`. */
+/* Group number `k` of param_groups, with tensors [first, end). */
 static struct value *param_group(const struct save *s, unsigned k, size_t first, size_t end)
 {
 	const struct optimizer_config *o = &s->zero->optimizer;
@@ -63,7 +63,7 @@ static struct value *param_group(const struct save *s, unsigned k, size_t first,
 	struct value *none = value_new(s->a, VALUE_NONE), *no = value_new_bool(s->a, false);
 	struct value *params = value_new(s->a, VALUE_LIST);
 	const struct value_field fields[] = {
-		/* Megatron's scheduler sets the decay of its groups by these. */
+		/* Megatron's scheduler sets the decay of a group by these keys. */
 		{ "name", meg ? value_of(s->a, decays ? "wd_no_scale_lr" : "no_wd_no_scale_lr")
 			      : NULL },
 		{ "wd_mult", meg ? value_of(s->a, decays ? 1.0 : 0.0) : NULL },
@@ -79,7 +79,7 @@ static struct value *param_group(const struct save *s, unsigned k, size_t first,
 		{ "capturable", torch ? no : NULL },
 		{ "differentiable", torch ? no : NULL },
 		{ "fused", torch ? none : NULL },
-		/* torch's Adam reads it; in groups of the others only we do. */
+		/* torch's Adam reads it; in the groups of other optimizers only uctrain does. */
 		{ "decoupled_weight_decay", value_of(s->a, (bool)(o->kind == OPTIMIZER_ADAMW)) },
 		{ "step", o->flavor == OPTIMIZER_APEX ? step_value(s) : NULL },
 		{ "params", params },
@@ -90,7 +90,7 @@ static struct value *param_group(const struct save *s, unsigned k, size_t first,
 	return value_new_fields(s->a, fields, COUNT(fields));
 }
 
-/* {step, exp_avg, exp_avg_sq} of a group: of its i-th tensor without ZeRO, else of its one flat
+/* {step, exp_avg, exp_avg_sq}: without ZeRO of a group's i-th tensor, else of its single flat
  * tensor. */
 static struct value *adam_state(const struct save *s, const struct form_group *g, size_t i)
 {
@@ -103,7 +103,7 @@ static struct value *adam_state(const struct save *s, const struct form_group *g
 	return value_new_fields(s->a, fields, COUNT(fields));
 }
 
-/* torch's optimizer, which numbers its tensors through all groups. */
+/* The state dict of torch's optimizer, which numbers tensors across groups. */
 static struct value *torch_optimizer(const struct save *s)
 {
 	struct value *state = value_new(s->a, VALUE_DICT), *groups = value_new(s->a, VALUE_LIST);
@@ -153,14 +153,14 @@ static struct value *slices_of(const struct save *s, const struct form_group *g)
 	return dict;
 }
 
-/* Megatron's script has BF16_Optimizer in stage 1, which saves no loss scale, and masters with
- * their padding. */
+/* In stage 1 Megatron's script uses BF16_Optimizer, which saves no loss scale, and saves masters
+ * with padding. */
 static bool is_bf16_optimizer(const struct save *s)
 {
 	return save_as_megatron(s) && s->zero->stage == 1 && s->zero->backend->dtype == DTYPE_BF16;
 }
 
-/* Append what stages 1 and 2 record of a group. */
+/* Append the fields of a group in stages 1 and 2. */
 static void add_group(const struct save *s, const struct form_group *g,
 		      const struct deepspeed_shard *to)
 {

@@ -2,14 +2,14 @@
 /*
  * universal_checkpoint_info, version 0.4: how the slices of tensor-parallel ranks make whole
  * parameters, as regular expressions of names (DeepSpeed's checkpoint/constants.py and
- * ds_to_universal.py).  What no pattern matches is cut along dimension 0.  "Row parallelism"
- * means there that dimension 1 is cut: of Conv1D's matrices, which are transposed, those that are
- * called column-parallel elsewhere.  A run without tensor parallelism writes the same, for those
- * that resume with it.
+ * ds_to_universal.py).  Parameters that match no pattern are cut along dimension 0.  DeepSpeed's
+ * "row parallelism" means a cut along dimension 1; since Conv1D's matrices are transposed, these
+ * are the matrices usually called column-parallel.  A run without tensor parallelism writes the
+ * same patterns, for runs that resume with it.
  *
- * For Megatron's names the patterns are those that Megatron-DeepSpeed writes
- * (universal_checkpoint_info of its gpt_model.py).  It does not say how to join query_key_value's
- * rows, and that a rank has them in thirds; we do.
+ * For Megatron's names the patterns are Megatron-DeepSpeed's (universal_checkpoint_info in its
+ * gpt_model.py).  It does not record how to join query_key_value's rows, which each rank has in
+ * thirds; we do.
  */
 #include "gpu/save/save_impl.h"
 
@@ -19,12 +19,12 @@
 struct patterns {
 	const char *qkv[2]; /* weight and bias of query_key_value */
 	const char *vocabulary[2];
-	const char *stages[3]; /* on the first and the last stage */
+	const char *stages[3]; /* in the first and in the last stage */
 	const char *replicated[10];
-	const char *second_dimension[3]; /* cut along it */
+	const char *second_dimension[3]; /* cut along dimension 1 */
 };
 
-/* Megatron's patterns, with what blocks, the last norm and the embeddings are called. */
+/* Megatron's patterns, with its names of blocks, the last norm and the embeddings. */
 #define MEGATRON(block, last, embed)                             \
 	.qkv = { block "self_attention.query_key_value.weight",  \
 		 block "self_attention.query_key_value.bias" },  \
@@ -75,7 +75,7 @@ static void add_list(struct arena *a, struct value *info, const char *key,
 	value_put(a, info, key, list);
 }
 
-/* The widths of a third on all ranks. */
+/* Widths of a third on each rank. */
 static struct value *rank_widths(struct arena *a, const struct gpt2_part *part)
 {
 	struct value *list = value_new(a, VALUE_LIST);
@@ -85,8 +85,8 @@ static struct value *rank_widths(struct arena *a, const struct gpt2_part *part)
 	return list;
 }
 
-/* Queries, keys and values are cut each by itself, along the rows of Megatron's weights and the
- * columns of ours. */
+/* Queries, keys and values are cut separately, along the rows of Megatron's weights and the columns
+ * of ours. */
 static void add_thirds(const struct save *s, struct value *list, struct value *widths,
 		       const char *pattern, unsigned ndim)
 {
@@ -118,10 +118,10 @@ static void add_sub_params(const struct save *s, struct value *info, const char 
 }
 
 /*
- * Converters cut the vocabulary to its original size where a pattern says which parameter has
- * it.  Ranks may have padding that only fills them up, which goes. Other padding is the user's
- * and is trained: without a pattern it stays, and a run with the same padding loses nothing.
- * Megatron's pattern is always there.
+ * Converters cut the vocabulary of the parameter that a pattern names to its original size.  Add
+ * the pattern if padding only makes the ranks' parts equal: it is removed.  Other padding is the
+ * user's, and is trained: without a pattern it is kept for runs with the same padding.  Megatron's
+ * pattern is always present.
  */
 static void add_vocabulary(const struct save *s, struct value *info, const char *const *patterns)
 {

@@ -39,7 +39,7 @@ struct saver {
 	struct form form;
 	struct save_file *files;
 	unsigned nfiles;
-	struct output dir;   /* rank 0's */
+	struct output dir;   /* rank 0 only */
 	char path[PATH_MAX]; /* of the temporary directory */
 	/* NULL: no save in progress. */
 	int (*stage)(struct saver *s, struct errmsg *err);
@@ -169,7 +169,7 @@ static int write_files(struct saver *s, struct errmsg *err)
 	return rc;
 }
 
-/* The second: rank 0 publishes the checkpoint, and removes those beyond keep_last. */
+/* The second stage: rank 0 publishes the checkpoint and removes those beyond keep_last. */
 static int publish(struct saver *s, struct errmsg *err)
 {
 	struct errmsg kept = { "" };
@@ -178,14 +178,14 @@ static int publish(struct saver *s, struct errmsg *err)
 	if (!s->first)
 		return 0;
 	assert(*s->path && s->dir.fd >= 0);
-	/* config.json says that the names are Hugging Face's. */
+	/* config.json implies Hugging Face's names. */
 	if (s->form.naming.family == NAMING_HF)
 		rc = save_config(s->path, &s->o.config->model, err);
 	if (!rc && fsync(s->dir.fd) < 0 && errno != EINVAL)
 		rc = errmsg_errno(err, s->dir.tmp, "cannot sync");
 	if (!rc)
 		rc = output_commit(&s->dir, "latest", err);
-	/* Failing to remove an old checkpoint does not stop the training. */
+	/* Failing to remove an old checkpoint does not stop training. */
 	if (!rc && save_keep_last(s->o.dir, s->o.keep_last, s->o.step, &kept))
 		fprintf(stderr, "uctrain: %s\n", kept.text);
 	return rc;
@@ -249,7 +249,7 @@ int saver_poll(struct saver *s, bool wait, struct errmsg *err)
 	return rc;
 }
 
-/* Allocate host memory for copies; false if it fails on some rank. */
+/* Allocate host memory for copies; false if it fails on any rank. */
 static bool have_memory(struct saver *s, size_t bytes)
 {
 	struct backend *b = s->z->backend;
@@ -266,7 +266,7 @@ static bool have_memory(struct saver *s, size_t bytes)
 	return missing == 0;
 }
 
-/* Without this memory, saves are made in the foreground. */
+/* Without this memory, saves run in the foreground. */
 static void take_memory(struct saver *s)
 {
 	size_t bytes = 0;
@@ -286,7 +286,7 @@ int saver_prepare(struct saver *s, const struct save_options *o, struct errmsg *
 {
 	int rc;
 
-	/* A form of the files' own is in host memory already. */
+	/* A form that differs from the device's is in host memory already. */
 	if (!s->background || o->config->naming.family != NAMING_HF)
 		return 0;
 	rc = saver_build(s, o, err);

@@ -11,22 +11,22 @@ struct loss_scaler;
 struct zero;
 
 struct save_options {
-	const char *dir;    /* of the run; created if it does not exist */
-	unsigned keep_last; /* checkpoints kept up to this step; 0: all */
+	const char *dir;    /* of the run; created if missing */
+	unsigned keep_last; /* number of checkpoints kept up to this step; 0: all */
 	const struct config *config;
 	const struct loss_scaler *scaler;
 	uint64_t step; /* steps done, including skipped ones */
 	uint64_t skipped;
-	uint64_t vocab_rows; /* vocabulary without padding; 0: unknown */
+	uint64_t vocab_rows; /* vocabulary size without padding; 0: unknown */
 };
 
 /*
  * Saves checkpoints in the format of DeepSpeed 0.19.8: DIR/global_step<N>/ with one or two files
- * per rank, and its name in DIR/latest.  A checkpoint appears whole, replacing one of the same
- * name, or there is an error and everything is as before.
+ * per rank, and its name in DIR/latest.  A save either publishes the whole checkpoint, replacing
+ * one of the same name, or fails and changes nothing.
  *
  * A background save copies device and host state to host memory, as many bytes as this rank's
- * files have, and a thread writes them while training goes on. If that memory cannot be had,
+ * files have, and a thread writes them while training goes on.  If that memory cannot be allocated,
  * training waits for the save instead.
  *
  * All functions are collective: all ranks see the same directory and get the same results.
@@ -48,7 +48,7 @@ int saver_poll(struct saver *s, bool wait, struct errmsg *err);
 /* The step of the last complete checkpoint; 0: none. */
 uint64_t saver_saved(const struct saver *s);
 
-/* Call this after saver_poll with `wait`. */
+/* Free it.  The caller must have called saver_poll with `wait` before. */
 void saver_free(struct saver *s);
 
 #endif

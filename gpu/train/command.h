@@ -5,9 +5,9 @@
 struct comm;
 
 /*
- * What the command line `argv`, of a program's name and flags, asks for.  Collective: every rank
- * parses its own, and they must be alike; rank 0 prints the messages.  URLs in it lose their
- * secrets.  Returns an exit status, the same on all ranks.
+ * Run the command line `argv` (program name and flags).  Collective: every rank parses its own, and
+ * all must be equal; rank 0 prints the messages.  Removes secrets from URLs in `argv`.  Returns an
+ * exit status, the same on all ranks.
  */
 int train_command(struct comm *comm, int argc, char **argv);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Two buffers of a step each: the device copies from one while the next step's rows are read into
+/* Two buffers, each for a step: the device copies from one while the next step's rows are read into
  * the other. */
 #include <assert.h>
 #include <stdlib.h>
@@ -13,25 +13,25 @@
 #include "gpu/model/network.h"
 #include "gpu/train/train_impl.h"
 
-/* Those of even and of odd steps, and of validations. */
+/* For even steps, odd steps, and validations. */
 #define BUFFERS 3
 #define VALID 2
 
 /* The passes of a batch in pinned memory. */
 struct feed_buffer {
 	int32_t *ints;
-	int rc; /* of the first row that could not be read */
+	int rc; /* error of the first row that could not be read, or 0 */
 	struct errmsg why;
 };
 
 struct feed {
 	const struct run *run;
 	size_t pass_ints;
-	int32_t *rows;      /* of one pass, as they are read */
-	int32_t *on_device; /* the passes of a batch */
+	int32_t *rows;      /* rows of one pass, as read */
+	int32_t *on_device; /* passes of a batch */
 	struct feed_buffer of[BUFFERS];
 	struct backend_memory memory;
-	uint64_t next; /* the step to be read next */
+	uint64_t next; /* next step to read */
 };
 
 static size_t bytes_of(const struct feed *f)
@@ -39,7 +39,7 @@ static size_t bytes_of(const struct feed *f)
 	return f->run->passes * f->pass_ints * sizeof(*f->rows);
 }
 
-/* Read the rows of this rank's pass `pass` over a batch, both counted from 0. */
+/* Read this rank's rows for pass `pass` of a batch, both counted from 0. */
 static int read_rows(struct feed *f, bool valid, uint64_t batch, unsigned pass, struct errmsg *err)
 {
 	const struct run *const r = f->run;
@@ -113,7 +113,7 @@ int feed_new(struct feed **out, const struct run *r, struct errmsg *err)
 	for (unsigned i = 0; i < BUFFERS; i++)
 		f->of[i].ints = backend_take_pinned(&f->memory, bytes_of(f));
 	f->on_device = backend_take(&f->memory, bytes_of(f));
-	/* The caller frees what there is. */
+	/* On failure the caller frees everything. */
 	return f->memory.lacking || !f->rows ? errmsg_nomem(err, NULL) : 0;
 }
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One forward, one backward (Narayanan et al.: PipeDream, 2019; Megatron-LM, 2021): a stage goes
- * forward with as many micro-batches as there are stages behind it, and from then on with one
- * more for each that comes back.  So it keeps the activations of no more micro-batches than there
- * are stages from it to the end, and the last stage goes back at once.
+ * One forward, one backward (Narayanan et al.: PipeDream, 2019; Megatron-LM, 2021): a stage runs
+ * the forward pass of as many micro-batches as there are stages after it, then alternates between
+ * one forward and one backward pass.  So it keeps activations of at most as many micro-batches as
+ * there are stages from it to the end, and the last stage runs each backward pass at once.
  *
- * A stage that sends to a neighbour and waits for something from it does both in one exchange:
- * each would otherwise wait for the other to receive.  What is sent alone lies in a network that
- * comes back before it is used again, hence after a later exchange that is waited for.
+ * A stage that both sends to and receives from a neighbour uses one exchange: otherwise each would
+ * wait for the other to receive.  A buffer that is only sent belongs to a network that runs its
+ * backward pass before it is reused, hence after a later exchange that is waited for.
  */
 #include "gpu/backend/backend.h"
 #include "gpu/comm/comm.h"
@@ -26,7 +26,7 @@ static struct network *network_of(const struct run *r, unsigned pass)
 	return r->networks[pass % r->nnetworks];
 }
 
-/* Exchange with a neighbour; NULL: nothing. */
+/* Exchange with a neighbour; NULL skips a direction. */
 static void exchange(struct run *r, unsigned peer, const void *out, void *in)
 {
 	struct device_group *const g = &r->ranks.pipe_device;
@@ -36,8 +36,8 @@ static void exchange(struct run *r, unsigned peer, const void *out, void *in)
 		device_group_wait(g);
 }
 
-/* Exchange with the stage before: `out` is a micro-batch's gradient of what that stage had sent,
- * `in` the input of another; NULL: none. */
+/* Exchange with the previous stage: send `out`, the gradient of a micro-batch's input, and receive
+ * `in`, the input of another; NULL skips one. */
 static void exchange_before(struct run *r, struct network *out, struct network *in)
 {
 	const unsigned stage = r->ranks.pipe.rank;
@@ -47,7 +47,7 @@ static void exchange_before(struct run *r, struct network *out, struct network *
 			 in ? network_input(in) : NULL);
 }
 
-/* Exchange with the stage behind: `out` has an output for it, `in` gets a gradient. */
+/* Exchange with the next stage: send the output `out`, receive the gradient `in`. */
 static void exchange_behind(struct run *r, struct network *out, struct network *in)
 {
 	const unsigned stage = r->ranks.pipe.rank;

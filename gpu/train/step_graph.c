@@ -26,7 +26,7 @@ void step_graph_close(struct run *r)
 	r->graph.recorded = NULL;
 }
 
-/* Record on all ranks, or on none: then the first failure is returned. */
+/* Record on all ranks, or on none; then return the first failure. */
 static int record(struct run *r, void (*queue)(struct run *r), struct errmsg *why)
 {
 	const struct backend_ops *const o = r->backend->ops;
@@ -39,7 +39,7 @@ static int record(struct run *r, void (*queue)(struct run *r), struct errmsg *wh
 		failed = o->record_end(r->backend, &r->graph.recorded, rc ? NULL : why);
 		rc = rc ? rc : failed;
 	}
-	/* Calls of NCCL that cannot be recorded fail the recording, not the run. */
+	/* If NCCL's calls cannot be recorded, the recording fails, but the run goes on. */
 	failed = topology_check(&r->ranks, rc ? NULL : why);
 	rc = comm_agree(r->comm, rc ? rc : failed, why);
 	if (rc)
@@ -51,7 +51,7 @@ static int record_or_not(struct run *r, void (*queue)(struct run *r), struct err
 {
 	struct errmsg why;
 	int failed;
-	/* What has failed until now is not blamed on the graph. */
+	/* Check first, so that earlier failures are not attributed to the graph. */
 	const int rc = comm_agree(r->comm, r->backend->ops->sync(r->backend, err), err);
 
 	if (rc)

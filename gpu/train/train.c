@@ -34,7 +34,7 @@
 /* The fraction of the data that is held out for validation. */
 #define HELD_OUT 0.1
 
-/* Report what was read, and what the checkpoint lacked. */
+/* Report what was read, and states that the checkpoint lacked. */
 static void log_resumed(const struct run *r, const struct load_result *got)
 {
 	double bytes[2] = { (double)got->bytes, (double)got->direct };
@@ -99,7 +99,7 @@ static int read_rules(const struct config *c, struct user_rules *rules, struct e
 	return rc;
 }
 
-/* The path that stands for what --resume names: a directory, several, or servers. */
+/* Resolve the argument of --resume (a directory, several, or servers) to a path. */
 static int find_source(const struct run *r, struct uckpt *u, char **path, struct errmsg *err)
 {
 	const struct config *const c = r->config;
@@ -156,7 +156,7 @@ static int resume(struct run *r, struct errmsg *err)
 
 /*
  * Worker threads of this rank: 0, which leaves the choice to OMP_NUM_THREADS, or its share of the
- * processors.  A rank that mpirun bound to some processors uses all of those.
+ * processors.  A rank that mpirun bound to processors uses all of these.
  */
 static unsigned threads_of_rank(const struct comm *comm)
 {
@@ -217,7 +217,7 @@ static int check_held_out(const struct run *r, struct errmsg *err)
 			  r->config->data, rows, r->config->batch);
 }
 
-/* Open everything that needs no other rank.  Errors are this rank's own. */
+/* Open everything that needs no other rank.  Errors concern only this rank. */
 static int open_parts(struct run *r, struct errmsg *err)
 {
 	const struct config *c = r->config;
@@ -272,7 +272,7 @@ static int train_open_state(struct run *r, struct errmsg *err)
 	if (rc)
 		return rc;
 	r->weights = zero_weights(&r->zero);
-	/* A device's state has to be copied to the host in any case. */
+	/* A device's state must be copied to the host in any case. */
 	rc = saver_new(&r->saver, &r->zero, c->async_save || !r->backend->on_host, err);
 	rc = comm_agree(r->comm, rc, err) ?: step_graph_open(r, err);
 	if (rc)
@@ -282,7 +282,7 @@ static int train_open_state(struct run *r, struct errmsg *err)
 	return zero_init_weights(&r->zero, c->seed, err);
 }
 
-/* Report what a GPU multiplies with, a weight decay without effect, and a rank's device memory:
+/* Report the GPU's GEMM library, a weight decay without effect, and a rank's device memory:
  * training state, which shrinks with the stage and the number of ranks, and activations, which
  * depend on the micro-batch only. */
 static void log_start(const struct run *r)
@@ -320,16 +320,17 @@ static int open_metrics(struct run *r, struct errmsg *err)
 	return comm_agree(r->comm, rc, err);
 }
 
-/* Rows of 50,000 tokens in 16 bits that products need to be worth their start: 160.  And the most
- * whose elements have numbers of 31 bits, which cuBLASLt's kernels may count on: 42,000. */
+/* Bytes of 160 rows of 50,000 tokens in 16 bits, the least for which a GEMM is worth its launch.
+ * And bytes of 42,000 rows, whose elements have 31-bit indices, on which cuBLASLt's kernels may
+ * rely. */
 #define LOGITS_LEAST ((size_t)16 << 20)
 #define LOGITS_MOST ((size_t)4 << 30)
 
 /*
- * Now that all else is allocated, logits may take a quarter of what is left of a device's memory:
- * cuBLASLt's algorithms are measured with as much again, and other operations need memory, too.
- * All ranks have the least of any, since some exchange numbers of a chunk's rows.  Where bits
- * must not depend on the machine, the backend's constant stays.
+ * Now that all else is allocated, logits may take a quarter of the device's free memory: measuring
+ * cuBLASLt's algorithms takes as much again, and other operations need memory, too.  All ranks use
+ * the smallest rank's size, since some exchange numbers per row of a chunk.  If bits must not
+ * depend on the machine, keep the backend's constant.
  */
 static void share_rest(struct run *r)
 {
@@ -370,7 +371,7 @@ static int check_checkpoint_dir(struct run *r, struct errmsg *err)
 	return 0;
 }
 
-/* Keep other runs out of the checkpoint directory. */
+/* Lock the checkpoint directory against other runs. */
 static int lock_checkpoint_dir(struct run *r, struct errmsg *err)
 {
 	const struct config *c = r->config;
@@ -402,7 +403,7 @@ static void run_close(struct run *r)
 	topology_done(&r->ranks);
 }
 
-/* A curve of fewer steps shows nothing. */
+/* Fewer steps make no useful curve. */
 #define PICTURE_STEPS 20
 
 /* Draw the losses beside their table, where gnuplot is installed. */
@@ -463,9 +464,9 @@ static int run(const struct config *c, struct comm *comm, struct errmsg *err)
 
 /*
  * Train from the first step, or the one after the checkpoint's, to the last.  Collective: every
- * rank passes the same configuration and gets the same result.  Returns 0, also if a signal ended
+ * rank passes the same configuration and gets the same result.  Returns 0, even if a signal ended
  * the run early (after saving a checkpoint if there is a directory for it), or a negative errno
- * with the message of the rank that failed.
+ * with the message of the failed rank.
  */
 static int train_run(const struct config *c, struct comm *comm, struct errmsg *err)
 {
@@ -480,8 +481,8 @@ static int train_run(const struct config *c, struct comm *comm, struct errmsg *e
 
 enum { EXIT_USAGE = 2 };
 
-/* Parse the command line, which all ranks must have been given alike: returns as config_parse,
- * the same on all ranks. */
+/* Parse the command line, which must be equal on all ranks.  Returns as config_parse, the same on
+ * all ranks. */
 static int parse_flags(struct config *c, struct comm *comm, int argc, char **argv, struct errmsg *err)
 {
 	const int parsed = config_parse(c, argc, argv, comm->size, comm->rank == 0, err);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The training loop: rows form micro-batches, micro-batches one gradient, the gradient an
- * update.  All ranks take the same decisions: what one rank alone finds out (a signal, a failed
- * read) is agreed upon before anybody acts on it.
+ * update.  All ranks take the same decisions: they agree on events that only one rank sees (a
+ * signal, a failed read) before any rank acts on them.
  */
 #include <assert.h>
 #include <errno.h>
@@ -27,7 +27,7 @@
 #include "gpu/watch/watch.h"
 #include "gpu/zero/optimizer.h"
 
-/* A validation takes at most this many batches. */
+/* Most batches of a validation. */
 #define VALID_BATCHES_MAX 16
 
 static uint64_t resident_bytes(void)
@@ -60,7 +60,7 @@ void train_phase_end(struct run *r, enum phase p, double begun)
 }
 
 /* A seed for every pass of every data-parallel rank and step: splitmix64's finaliser over their
- * concatenation.  If passes have one row, it depends on the row alone, not on the rank that
+ * concatenation.  If passes have one row, the seed depends only on the row, not on the rank that
  * computes it. */
 static uint64_t dropout_seed(const struct run *r, unsigned pass)
 {
@@ -73,8 +73,8 @@ static uint64_t dropout_seed(const struct run *r, unsigned pass)
 /*
  * The factor by which a gradient is divided before accumulation.  Every pass counts for its
  * share, as if the rank's rows were one large batch; the reduction averages over ranks.  The
- * number of passes depends on the number of ranks, so that a rank-invariant gradient is scaled
- * after accumulation instead.
+ * number of passes depends on the number of ranks, so a rank-invariant gradient is scaled after
+ * accumulation instead.
  */
 static unsigned divisor_before(const struct run *r)
 {
@@ -86,7 +86,7 @@ static unsigned divisor_after(const struct run *r)
 	return r->config->rank_invariant ? r->passes : 1;
 }
 
-/* This pass completes gradients. */
+/* Announce that the next pass completes gradients. */
 static void expect_last(struct run *r, unsigned pass)
 {
 	if (pass + 1 == r->passes)
@@ -96,7 +96,7 @@ static void expect_last(struct run *r, unsigned pass)
 void train_pass(struct run *r, struct network *n, bool valid, unsigned pass)
 {
 	assert(pass < r->passes);
-	/* Only the last stage has gradients now. */
+	/* Only the last stage has gradients at this point. */
 	if (!valid && r->ranks.pipe.rank + 1 == r->ranks.pipe.size)
 		expect_last(r, pass);
 	network_train(n, &r->weights, r->ints + pass * network_ints(n),
@@ -109,9 +109,9 @@ void train_pass_back(struct run *r, struct network *n, unsigned pass)
 	network_backward(n, &r->weights, &r->now[pass]);
 }
 
-/* Average the loss over the data-parallel ranks and `n` passes on each; sequence- parallel ranks
- * have summands of it, those of a tensor-parallel group the same, of a pipeline the last one.  A
- * row that some rank could not read is reported here, the first point where ranks agree. */
+/* Average the loss over the data-parallel ranks and `n` passes on each; sequence-parallel ranks
+ * hold summands, tensor-parallel ranks equal values, and in a pipeline only the last stage has it.
+ * Report unreadable rows of any rank here, the first point where ranks agree. */
 static int mean_loss(struct run *r, const struct losses *l, double n, double *loss,
 		     struct errmsg *err)
 {
@@ -129,7 +129,7 @@ static int mean_loss(struct run *r, const struct losses *l, double n, double *lo
 	return 0;
 }
 
-/* Queue what a batch begins with.  Rows that could not be read are replaced: other ranks need
+/* Queue the start of a batch.  Rows that could not be read are replaced by zeros: other ranks need
  * this one to go on, and the result is discarded. */
 static void begin_batch(struct run *r, bool valid, uint64_t batch, struct losses *l)
 {
@@ -142,7 +142,7 @@ static void begin_batch(struct run *r, bool valid, uint64_t batch, struct losses
 	train_phase_end(r, PHASE_DATA, begun);
 }
 
-/* What differs between training passes. */
+/* Set the parameters that change between training passes. */
 static void set_passes(struct run *r)
 {
 	const float scale = (float)(r->scaler.scale / divisor_before(r));
@@ -171,12 +171,12 @@ static void add_losses(const struct run *r, struct losses *l)
 	for (unsigned i = 0; i < r->passes; i++) {
 		const double one = r->losses_read[i] / n;
 
-		/* The sum of floats in double is exact, hence the same in any order. */
+		/* A sum of floats in double is exact, hence the same in any order. */
 		l->sum += r->config->rank_invariant ? (float)one : one;
 	}
 }
 
-/* Queue the computation of the whole batch's gradient. */
+/* Queue the computation of the batch's gradient. */
 static void accumulate(struct run *r)
 {
 	const double begun = train_phase_begin(r, PHASE_PASSES);
@@ -193,7 +193,7 @@ static void accumulate(struct run *r)
 	train_phase_end(r, PHASE_PASSES, begun);
 }
 
-/* Queue what is the same in each step. */
+/* Queue the operations that are the same in every step. */
 static void queue_step(struct run *r)
 {
 	double begun;
@@ -216,7 +216,7 @@ static void read_ahead(struct run *r)
 	train_phase_end(r, PHASE_PASSES, begun);
 }
 
-/* Queue the step, after what differs from others. */
+/* Queue a step: first the operations that differ between steps, then the others. */
 static int start_step(struct run *r, const struct zero_update *u, struct losses *l,
 		      struct errmsg *err)
 {
@@ -243,7 +243,7 @@ static int validate_batch(struct run *r, uint64_t batch, struct losses *l, struc
 		pipeline_validate(r, i);
 	end_losses(r);
 	rc = r->backend->ops->sync(r->backend, err);
-	/* Others would wait for a rank that left alone. */
+	/* A rank that left alone would leave the others waiting. */
 	if (rc && r->comm->size > 1)
 		comm_abort(r->comm, err);
 	if (!rc)
@@ -269,7 +269,7 @@ static int validate(struct run *r, double *loss, struct errmsg *err)
 	return rc;
 }
 
-/* Report a checkpoint that is complete by now. */
+/* Report a checkpoint that has become complete. */
 static void report_saved(struct run *r)
 {
 	const uint64_t saved = saver_saved(r->saver);
@@ -279,8 +279,8 @@ static void report_saved(struct run *r)
 	r->reported = saved;
 }
 
-/* Finish the save that is under way, also after a failed step.  Return the first error; a second
- * one is printed. */
+/* Finish the save in progress, even after a failed step.  Return the first error; print a second
+ * one. */
 static int end_save(struct run *r, int rc, struct errmsg *err)
 {
 	struct errmsg late;
@@ -294,14 +294,14 @@ static int end_save(struct run *r, int rc, struct errmsg *err)
 	return rc ? rc : end;
 }
 
-/* The step of the last whole checkpoint, for the message of a run that fails. */
+/* The step of the last complete checkpoint, for the error message of a run. */
 static uint64_t last_saved(struct run *r)
 {
 	end_save(r, -EDOM, NULL);
 	return saver_saved(r->saver) ? saver_saved(r->saver) : r->resumed;
 }
 
-/* Make one update.  Fills in `m` except for what is measured around the update. */
+/* Make one update.  Fills in `m`, except for figures measured around the update. */
 static int train_step(struct run *r, struct metrics_step *m, struct errmsg *err)
 {
 	const struct config *c = r->config;
@@ -322,7 +322,7 @@ static int train_step(struct run *r, struct metrics_step *m, struct errmsg *err)
 	train_phase_end(r, PHASE_UPDATE, begun);
 	if (rc)
 		return rc;
-	/* The update was the step's one wait for the device. */
+	/* The update has waited for the device, the only wait in a step. */
 	add_losses(r, &l);
 	rc = mean_loss(r, &l, r->passes, &m->loss, err);
 	if (rc)
@@ -389,7 +389,7 @@ static bool due(uint64_t step, uint64_t interval)
 	return interval && step % interval == 0;
 }
 
-/* How well a device is used, and for what. */
+/* Measure how well the device is used, and the time per phase. */
 static void measure(struct run *r, struct metrics_step *m)
 {
 	const struct config *c = r->config;
@@ -405,7 +405,7 @@ static void measure(struct run *r, struct metrics_step *m)
 	memset(r->spent, 0, sizeof(r->spent));
 }
 
-/* Log the step. *stop is set if any rank was asked to stop. */
+/* Log the step.  Sets *stop if any rank received a stop request. */
 static int train_steps_report(struct run *r, struct metrics_step *m, double begun, bool *stop,
 			      struct errmsg *err)
 {
@@ -413,7 +413,7 @@ static int train_steps_report(struct run *r, struct metrics_step *m, double begu
 	double most[] = {
 		(double)resident_bytes(),
 		stop_requested(),
-		/* What measuring algorithms took in the first step does not count. */
+		/* Exclude memory used in the first step to measure algorithms. */
 		(double)r->backend->ops->memory_peak(r->backend, r->step == r->resumed + 1),
 	};
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The thread that watches cannot call MPI, which the training thread is in: it ends the process
- * by _exit.
+ * The watching thread must not call MPI while the training thread is in it: it ends the process by
+ * _exit.
  */
 #include "gpu/watch/watch.h"
 
@@ -21,9 +21,9 @@
 
 /*
  * Threads that compute must not be interrupted: oneDNN's GEMMs run with the stack pointer in heap
- * memory, and a signal handler's frame there overwrites what lies below.  The signals are
- * therefore blocked and polled with sigtimedwait.  Threads that MPI started earlier may still
- * receive them: the handler only sets a flag.
+ * memory, where a signal handler's frame overwrites the data below.  The signals are therefore
+ * blocked and polled with sigtimedwait.  Threads that MPI started earlier may still receive them:
+ * the handler only sets a flag.
  */
 static atomic_bool requested;
 
@@ -68,12 +68,12 @@ bool stop_requested(void)
 #define STOPPED 2.0 /* seconds without a tick */
 #define TICKS_PER_CHECK 4
 
-/* Seconds between the deadlines of consecutive ranks, and the most of all: a launcher on a busy
- * machine takes half a second to end the others. */
+/* Seconds between the deadlines of consecutive ranks, and the limit of their sum: a launcher on a
+ * busy machine takes half a second to end the others. */
 #define STAGGER 1.0
 #define STAGGER_MAX 10.0
 
-/* A launcher that ends the ranks because one has reported sends SIGTERM, and SIGKILL within this
+/* When one rank has reported, the launcher ends the others by SIGTERM, then SIGKILL within this
  * many seconds. */
 #define LAUNCHER_SECONDS 3.0
 
@@ -91,7 +91,7 @@ static struct {
 	struct watch_probe *probes;
 } watch = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
-/* The training thread, whose waits count. */
+/* Set in the training thread; only its waits count. */
 static _Thread_local bool is_watched;
 
 static void give_up(const char *why)
@@ -136,7 +136,7 @@ static void report_late(void)
 	give_up(why.text);
 }
 
-/* Wait for the next tick, or until the thread is to stop. */
+/* Wait for the next tick or a request to stop the thread. */
 static void wait_tick(void)
 {
 	struct timespec until;
@@ -148,7 +148,7 @@ static void wait_tick(void)
 	pthread_cond_timedwait(&watch.stopped, &watch.lock, &until);
 }
 
-/* It is not cancelled: sanitizers do not survive a cancelled thread. */
+/* The thread is not cancelled: sanitizers do not support cancelled threads. */
 static void *watch_run(void *unused)
 {
 	double last = clock_seconds(), now;
@@ -159,7 +159,7 @@ static void *watch_run(void *unused)
 	for (; watch.watching; last = now) {
 		wait_tick();
 		now = clock_seconds();
-		/* After a pause of the process itself the wait starts again. */
+		/* Restart the count after a pause of the process. */
 		watch.waited = now - last < STOPPED ? watch.waited + now - last : 0;
 		if (stop_requested())
 			watch.stopping += now - last;

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What an update is made with: hyperparameters of Adam, the learning rate, the loss scale.
+ * Parameters of an update: hyperparameters of Adam, the learning rate, the loss scale.
  *
  * Hyperparameters of Adam.  torch.optim.Adam and AdamW, DeepSpeed's FusedAdam and its CPUAdam
- * compute the same from them, but for rounding:
+ * compute the same except for rounding:
  *
  *     torch      m / bc1 * lr / (sqrt(v) / sqrt(bc2) + eps), after p *= 1 - lr * wd
  *     FusedAdam  lr * (m / bc1 / (sqrt(v / bc2) + eps) + wd * p)
  *     CPUAdam    lr / bc1 * m / (sqrt(v) * (1 / sqrt(bc2)) + eps), p -= lr * wd * p before
  *
  * with bc1 = 1 - beta1^t and bc2 = 1 - beta2^t.  We round as torch does: scalars are double, and
- * become float when they meet an element.  Without decoupled decay all three add wd * p to the
- * gradient.
+ * are converted to float when applied to an element.  Without decoupled decay all three add wd * p
+ * to the gradient.
  */
 #include "gpu/zero/optimizer.h"
 
@@ -70,7 +70,7 @@ struct backend_rate optimizer_rate(const struct optimizer_config *o, bool matrix
 /* A warm-up of one step would divide by log(1). */
 #define WARMUP_LEAST 2
 
-/* The progress of warm-up, from 0 to 1. */
+/* Return the progress of warm-up, from 0 to 1. */
 static double warmed(const struct lr_schedule_config *c, double iteration, double warmup)
 {
 	if (c->log_warmup)

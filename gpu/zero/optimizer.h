@@ -10,13 +10,13 @@
 
 struct errmsg;
 
-/* The weight decay of matrices, or of biases and norms. */
+/* Return the weight decay of matrices, or of biases and norms. */
 double optimizer_decay(const struct optimizer_config *o, bool matrix);
 
-/* The constants of Adam, for the same. */
+/* Return the constants of Adam for either kind. */
 struct backend_adam optimizer_adam(const struct optimizer_config *o, bool matrix);
 
-/* Those of one update; `step` counts from 1. */
+/* Return the constants of one update; `step` counts from 1. */
 struct backend_rate optimizer_rate(const struct optimizer_config *o, bool matrix, uint64_t step,
 				   double lr);
 
@@ -25,9 +25,9 @@ struct backend_rate optimizer_rate(const struct optimizer_config *o, bool matrix
 double lr_schedule_lr(const struct lr_schedule_config *c, double lr, uint64_t update);
 
 /*
- * The factor on the loss that keeps 16-bit gradients from underflowing.  A static scale leaves
- * the other fields 0.  They are those of DeepSpeed's DynamicLossScaler, which checkpoints contain
- * as a pickle.
+ * The factor on the loss that keeps 16-bit gradients from underflowing.  With a static scale the
+ * other fields are 0.  The fields are those of DeepSpeed's DynamicLossScaler, which checkpoints
+ * contain as a pickle.
  */
 struct loss_scaler {
 	double scale;
@@ -36,7 +36,7 @@ struct loss_scaler {
 	int64_t last_overflow; /* iteration; -1: none yet */
 	int64_t window;        /* good iterations before the scale grows */
 	int64_t hysteresis;    /* overflows before it shrinks */
-	int64_t patience;      /* how many of those are left */
+	int64_t patience;      /* overflows left until it shrinks */
 	double minimum;
 };
 

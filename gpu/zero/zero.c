@@ -3,8 +3,8 @@
  * A rank's training state and its update.
  *
  * Up to stage 2 the parameters lie end to end in the partition's order, so that a rank's part is
- * one range of the full buffer.  State that the stage partitions has only that part; other state
- * has the full buffer.  Stage 0 has one part, which every rank holds.
+ * one range of the full buffer.  Partitioned state has only that part; other state has the full
+ * buffer.  Stage 0 has one part, which every rank holds.
  */
 #include <assert.h>
 #include <errno.h>
@@ -19,7 +19,7 @@
 #include "gpu/zero/optimizer.h"
 #include "gpu/zero/zero_impl.h"
 
-#define WINDOW_ELEMENTS ((size_t)4 << 20) /* staged on the host */
+#define WINDOW_ELEMENTS ((size_t)4 << 20) /* staged on the host at a time */
 
 int zero_check_memory(const struct zero *z, struct errmsg *err)
 {
@@ -103,7 +103,7 @@ static uint64_t largest_unit(const struct gpt2 *model)
 	return most;
 }
 
-/* The buffer of gradients that ranks exchange in a 16-bit type. */
+/* Allocate the buffer of gradients that ranks exchange in a 16-bit type. */
 static void alloc_narrow(struct zero *z, enum dtype dtype)
 {
 	struct zero_impl *m = z->impl;
@@ -228,7 +228,7 @@ static int check_device(struct zero *z, struct errmsg *err)
 	return rc;
 }
 
-/* This rank's part of the weights, which may be written to. */
+/* Return this rank's part of the weights, for writing. */
 static void *own_weights(struct zero *z)
 {
 	uint8_t *own = z->impl->weights;
@@ -239,7 +239,7 @@ static void *own_weights(struct zero *z)
 	return own;
 }
 
-/* Ranks that have all weights get the others' parts. */
+/* Gather the other ranks' parts on ranks that keep all weights. */
 static void share_weights(struct zero *z, const void *own)
 {
 	struct device_group *const g = z->impl->group;
@@ -277,8 +277,8 @@ bool zero_shares_embedding(const struct zero *z)
 	return part->stages > 1 && (part->stage == 0 || part->stage + 1 == part->stages);
 }
 
-/* The ends of a pipeline both use the embedding, whose gradient is the sum of theirs: with it
- * both make the same update. */
+/* Sum the embedding's gradient over both ends of a pipeline, which both use it: then both make the
+ * same update. */
 static void sum_ends(struct zero *z)
 {
 	struct zero_impl *m = z->impl;
@@ -296,7 +296,7 @@ static void sum_ends(struct zero *z)
 	device_group_wait(ends);
 }
 
-/* Reduce the units that were not reduced when they were complete. */
+/* Reduce the units that were not reduced when they were completed. */
 static void sum_rest(struct zero *z)
 {
 	for (unsigned i = 0; i < z->model->nunits; i++)
@@ -321,8 +321,8 @@ static float *zero_reduce_units(struct zero *z)
 	return own;
 }
 
-/* Add up the squares of this rank's part.  A parameter that several ranks have is counted by the
- * first of them. */
+/* Sum the squares of this rank's part.  If several ranks have a parameter, only the first counts
+ * it. */
 static void sum_squares(struct zero *z, const float *gradient)
 {
 	struct backend *b = z->backend;
@@ -348,7 +348,7 @@ static void global_norm(struct zero *z, const float *gradient)
 						&z->ranks->pipe_device };
 
 	sum_squares(z, gradient);
-	/* In stage 0 all ranks of the first group have the whole sum. */
+	/* In stage 0 all ranks of the first group have the whole sum: skip that group. */
 	for (size_t i = z->stage ? 0 : 1; i < COUNT(groups); i++) {
 		device_group_sum(groups[i], z->impl->norm, 1, DTYPE_F64);
 		device_group_wait(groups[i]);
@@ -367,8 +367,8 @@ void zero_begin_update(struct zero *z, const struct zero_update *u)
 	};
 }
 
-/* Update this rank's part, and its weights, `own`.  Whether the gradient is finite, and the step
- * counts, the device knows. */
+/* Update this rank's part, and its weights, `own`.  Only the device knows whether the gradient is
+ * finite, so that the step counts. */
 static void update_part(struct zero *z, uint8_t *own, const float *gradient)
 {
 	const struct backend_rate *const rate = z->impl->step->rate;

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ZeRO's reductions of gradients.  GPUs make them in a queue of their own, between the
- * computations of the units before and after.
+ * ZeRO's reductions of gradients.  GPUs run them in a separate queue, concurrently with the
+ * computation of other units.
  */
 #include <assert.h>
 
 #include "gpu/comm/pieces.h"
 #include "gpu/zero/zero_impl.h"
 
-/* A graph with collectives of several communicators of NCCL is not tried: NVIDIA warns of
- * deadlocks between graphs of different ones. */
+/* Graphs with collectives of several NCCL communicators are not supported: NVIDIA warns of
+ * deadlocks between graphs of different communicators. */
 bool zero_is_recorded(const struct zero *z, const char **why)
 {
 	const struct topology *const ranks = z->ranks;
@@ -46,20 +46,20 @@ static void set_pieces_within(struct zero *z, uint64_t start, uint64_t numel)
 	}
 }
 
-/* A range of a unit's gradient of which every rank gets a piece, all of impl->pieces. */
+/* A range of a unit's gradient, of which every rank gets a piece; impl->pieces has the lengths. */
 struct range {
-	uint64_t start; /* in the unit */
-	uint64_t own;   /* the start of this rank's piece in the unit */
-	float *sum;     /* where its sum goes */
+	uint64_t start; /* offset in the unit */
+	uint64_t own;   /* offset of this rank's piece in the unit */
+	float *sum;     /* destination of the piece's sum */
 };
 
-/* The number of a unit's ranges: in stage 3 parameters are partitioned by themselves. */
+/* The number of a unit's ranges: one per parameter in stage 3, which partitions each parameter. */
 static size_t ranges(const struct zero *z, const struct gpt2_unit *u)
 {
 	return z->stage == 3 ? u->n : 1;
 }
 
-/* Set impl->pieces to those of range i. */
+/* Set impl->pieces to the pieces of range i. */
 static struct range set_range(struct zero *z, const struct gpt2_unit *u, size_t i)
 {
 	const struct zero_impl *const m = z->impl;
@@ -89,7 +89,7 @@ static void *narrow_at(const struct zero *z, uint64_t at)
 	return (uint8_t *)m->narrow + at * dtype_size(m->comm_dtype);
 }
 
-/* Round a unit's gradient, in QUEUE_COMM. */
+/* Round a unit's gradient to 16 bits, on QUEUE_COMM. */
 static void narrow(struct zero *z, const float *gradient, uint64_t n)
 {
 	struct zero_impl *m = z->impl;
@@ -100,7 +100,7 @@ static void narrow(struct zero *z, const float *gradient, uint64_t n)
 	b->ops->narrow(b, QUEUE_COMM, m->narrow, m->comm_dtype, gradient, n);
 }
 
-/* dst = or, with `add`, += n elements of a rounded gradient, from `at` on. */
+/* dst = or, with `add`, += n elements of a rounded gradient, starting at element `at`. */
 static void widen(struct zero *z, uint64_t at, float *dst, uint64_t n, bool add)
 {
 	struct backend *b = z->backend;
@@ -116,7 +116,7 @@ static void accumulate(struct zero *z, float *dst, const float *src)
 		z->backend->ops->accumulate(z->backend, dst, src, n);
 }
 
-/* Start the reduction of all ranges of a unit as one. */
+/* Start the reduction of all ranges of a unit as one operation. */
 static void reduce_ranges(struct zero *z, const struct gpt2_unit *u, float *from, bool in_place)
 {
 	struct zero_impl *const m = z->impl;
@@ -137,8 +137,8 @@ static void reduce_ranges(struct zero *z, const struct gpt2_unit *u, float *from
 		device_group_end(m->group);
 }
 
-/* Between devices the sum so far is added to this rank's gradient before the reduction, which
- * then leaves nothing to do.  In 16 bits that would round the sum. */
+/* Between devices, add the sum so far to this rank's gradient before the reduction, so that no
+ * addition remains afterwards.  With 16 bits that would round the sum. */
 void zero_reduce_unit(struct zero *z, unsigned unit, float *from, bool add)
 {
 	const struct gpt2_unit *const u = &z->model->units[unit];

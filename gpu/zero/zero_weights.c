@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The network's access to weights and gradients.  Up to stage 2 all weights, and up to stage 1
- * all gradients, have permanent buffers of which a unit is a range.  Otherwise a unit has buffers
- * of its own while it is in use.
+ * all gradients, have permanent buffers, and a unit is a range in them.  Otherwise a unit has its
+ * own buffers while it is in use.
  */
 #include <assert.h>
 
@@ -10,9 +10,9 @@
 #include "gpu/zero/zero_impl.h"
 
 /*
- * Buffers of units in use.  All that a pass needs at once are allocated at the start: an
- * allocation that failed later, on one rank, would leave the others waiting in collectives that
- * this rank does not join.
+ * Buffers of units in use.  All buffers that a pass needs at once are allocated at the start: if an
+ * allocation failed later on one rank, the others would wait in collectives that this rank does not
+ * join.
  */
 static void add_buffer(struct zero *z, struct unit_buffers *all, unsigned unit, size_t size)
 {
@@ -29,8 +29,8 @@ void unit_buffers_init(struct zero *z, struct unit_buffers *all, size_t size)
 	const struct gpt2_part *const part = &z->model->part;
 	const unsigned blocks = part->end_layer - part->first_layer;
 
-	/* All blocks are alike.  One is in use, and between devices also the one that is gathered
-	 * ahead or reduced meanwhile. */
+	/* All blocks have the same size.  One is in use; between devices another one is gathered
+	 * ahead or reduced at the same time. */
 	for (unsigned i = 0; i < blocks && i < (z->impl->group->direct ? 2u : 1u); i++)
 		add_buffer(z, all, GPT2_UNIT_BLOCK(part->first_layer), size);
 	if (z->model->units[GPT2_UNIT_EMBED].numel)
@@ -39,7 +39,7 @@ void unit_buffers_init(struct zero *z, struct unit_buffers *all, size_t size)
 		add_buffer(z, all, last, size);
 }
 
-/* Take a buffer for a unit, with undefined content; there is one. */
+/* Take a buffer for a unit, with undefined content.  One must be free. */
 static void *unit_buffers_take(const struct zero *z, struct unit_buffers *all, unsigned unit)
 {
 	const uint64_t numel = z->model->units[unit].numel;
@@ -86,8 +86,8 @@ static void start_gather(struct zero *z, unsigned unit)
 	gather_unit(z, &z->model->units[unit], u->weights);
 }
 
-/* The network acquires blocks in order, forwards or backwards: gather the next one while the
- * device computes with this one.  Embeddings are too large to gather on a guess. */
+/* The network acquires blocks in order, forwards or backwards: gather the next one while the device
+ * computes with this one.  Embeddings are too large to gather speculatively. */
 static void prefetch_unit(struct zero *z, unsigned unit)
 {
 	struct zero_impl *m = z->impl;
@@ -150,7 +150,7 @@ static void release(void *ctx, unsigned unit)
 	u->weights = NULL;
 }
 
-/* Is a unit's gradient reduced or summed elsewhere as soon as it is complete? */
+/* Is a unit's gradient reduced, or summed elsewhere, as soon as it is complete? */
 static bool unit_gradients(const struct zero *z)
 {
 	return !z->whole_gradients || z->impl->exact;
@@ -168,7 +168,7 @@ static float *zero_weights_gradient(void *ctx, unsigned unit, bool *fresh)
 		return z->impl->gradient + zero_unit_start(z, unit);
 	}
 	assert(!u->gradient);
-	/* The embeddings have one buffer, which the last pass may have left. */
+	/* The embeddings have one buffer, which the previous pass may still be using. */
 	if (z->impl->reducing_unit == unit)
 		zero_release_grad(z);
 	u->gradient = unit_buffers_take(z, &z->impl->unit_gradients, unit);
