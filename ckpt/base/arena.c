@@ -5,8 +5,7 @@
  * from turning few bytes of input into much memory; the parser sets it in
  * proportion to the file.
  *
- * With AddressSanitizer each allocation is a block of its own: it then sees what
- * is written past the end of one.
+ * With AddressSanitizer each allocation is a separate block, so that overruns are detected.
  */
 #include "ckpt/base/arena.h"
 
@@ -184,12 +183,12 @@ void arena_done(struct arena *a)
 #define ASAN_UNPOISON_MEMORY_REGION(p, len) ((void)(p), (void)(len))
 #endif
 
-/* Buffers that one read nests: a window, a cast, a gather, a checksum.  A thread frees any
- * further ones after use. */
+/* Buffers that one read nests: a window, a cast, a gather, a checksum.  A thread frees any further
+ * buffers after use. */
 #define KEPT_MAX 8
 
 struct buffer {
-	/* ALONE: belongs to no thread, and is freed by its user. */
+	/* ALONE: belongs to no thread; its user frees it. */
 	_Atomic enum { FREE, TAKEN, ALONE } state;
 	size_t room;
 	_Alignas(max_align_t) uint8_t data[];

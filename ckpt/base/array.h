@@ -26,10 +26,10 @@ static inline bool array_reserve(void *array, size_t *cap, size_t want,
 	return want <= *cap || array_grow(array, cap, want, item);
 }
 
-/* For qsort: the order of two numbers, -1, 0 or 1, each of which is evaluated twice. */
+/* For qsort: compare two numbers, as -1, 0 or 1.  Each argument is evaluated twice. */
 #define ORDER(a, b) (((a) > (b)) - ((a) < (b)))
 
-/* For qsort: the order by a record's first member, which is a text. */
+/* For qsort: compare two records by their first member, a text. */
 int array_by_text(const void *a, const void *b);
 
 /* Find the record with this text among `n` records in the order of array_by_text, or NULL. */
@@ -43,9 +43,9 @@ void *array_find(const void *v, size_t n, size_t item, const char *text);
 size_t interval_find(const uint64_t *starts, size_t n, size_t stride, uint64_t at);
 
 /*
- * A hash table from hashes to numbers, which are usually indices into an array
- * of the caller's.  It only grows.  Keys stay with the caller: a hash may have
- * several numbers, and the caller compares the key of each.
+ * A hash table from hashes to numbers, which are usually indices into the caller's array.  It only
+ * grows.  The caller keeps the keys: a hash may have several numbers, and the caller compares the
+ * key of each.
  *
  * Zero initialised it is empty and valid.  Not thread-safe.
  */
@@ -80,7 +80,7 @@ static inline uint64_t hash_number(uint64_t x)
 bool hashtab_next(const struct hashtab *t, uint64_t hash, size_t *pos,
 		  uint32_t *number);
 
-/* Add a number.  False when memory runs out; the table is as before then. */
+/* Add a number.  False when memory runs out; the table is then unchanged. */
 bool hashtab_add(struct hashtab *t, uint64_t hash, uint32_t number);
 
 void hashtab_done(struct hashtab *t);

@@ -10,9 +10,8 @@
 #include "ckpt/base/array.h"
 
 /*
- * Intersections of permissions.  A virtual file is made of several files, each
- * with an owner, a group and bits of its own; its attributes must give access only
- * to users that may read all of them.
+ * Intersections of permissions.  A virtual file is made of several files, each with its own owner,
+ * group and mode; its attributes must give access only to users that may read all of them.
  */
 
 #define OWNER 0400u
@@ -35,8 +34,8 @@ static bool is_open(const struct permissions *a)
 	return a->mode == (OWNER | GROUP | OTHER);
 }
 
-/* The bits for members of `a`'s group and for others if `b` has another group: a
- * user may be in one group, in both or in none. */
+/* Return the bits for `a`'s group and for others if `b` has another group: a user may be in one
+ * group, in both or in none. */
 static unsigned bits_with_group_of(const struct permissions *a,
 				   const struct permissions *b)
 {
@@ -73,7 +72,7 @@ void permissions_restrict(struct permissions *a, const struct permissions *b)
 	assert(!(a->mode & ~(x.mode | b->mode)));
 }
 
-/* Users that may list a directory and search it. */
+/* Return the users that may list a directory and search it. */
 static struct permissions list_access(const struct attrs *dir)
 {
 	struct permissions a = permissions_of(&dir->st, dir->has_acl);

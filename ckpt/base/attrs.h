@@ -9,15 +9,15 @@
 
 /*
  * The users that may read something, as one owner, one group and read bits (0444):
- * a file's attributes can express no more.  root may always.
+ * a file's attributes cannot express more. root may always read.
  */
 struct permissions {
 	uid_t uid;
 	gid_t gid;
-	unsigned mode; /* of 0444 */
+	unsigned mode; /* bits of 0444 */
 };
 
-/* Everyone may. */
+/* All users may read. */
 #define PERMISSIONS_ALL ((struct permissions){ .mode = 0444 })
 
 /* The attributes of a file or directory. */
@@ -35,14 +35,13 @@ struct permissions permissions_of(const struct stat *st, bool has_acl);
 
 /*
  * Restrict `a` to users that are also in `b`.  If one owner and group cannot express
- * the intersection, the result is a subset of it.  If owners differ and neither
- * side is open to everyone, only the user of this process remains, which opens the
- * files.
+ * the intersection, the result is a subset of it.  If owners differ and neither side is open to
+ * everyone, only this process's user, who opens the files, remains.
  */
 void permissions_restrict(struct permissions *a, const struct permissions *b);
 
-/* The write bits of `mode` for users in `a`.  A mount is read-only: the bits are for those who
- * copy its files. */
+/* The write bits of `mode` for users in `a`.  A mount is read-only: the bits are for users who copy
+ * its files. */
 static inline mode_t permissions_writers(const struct permissions *a, mode_t mode)
 {
 	return mode & 0222 & a->mode >> 1;
@@ -55,8 +54,8 @@ void permissions_restrict_dir(struct attrs *a, const struct attrs *b);
 struct dirlist_entry {
 	char *name;
 	size_t dir;      /* index into `dirs` */
-	mode_t type;     /* S_IFREG or such, links followed; 0 if it is gone */
-	mode_t own_type; /* S_IFLNK for a link; 0 if the directory does not say */
+	mode_t type;     /* S_IFREG or such, links followed; 0 if it does not exist */
+	mode_t own_type; /* S_IFLNK for a link; 0 if the directory does not report it */
 	_Atomic(void *) more; /* malloc'ed attributes (listing_set_meta), or NULL */
 };
 
@@ -86,7 +85,7 @@ int dirlist_add(struct dirlist *l, const char *name, mode_t type,
  */
 void dirlist_sort(struct dirlist *l, size_t whole);
 
-/* The same; `whole` is the path of the directories' union.  -ENOMEM. */
+/* As dirlist_sort; `whole` is the path of the directories' union.  -ENOMEM. */
 int dirlist_finish(struct dirlist *l, const char *whole);
 
 /* Find an entry of a sorted list, or NULL. */

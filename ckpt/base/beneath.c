@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Path resolution that stays below a directory, or says which users could follow a path out of it.
+ * Path resolution that stays below a directory, or determines which users could follow a path out
+ * of it.
  *
  * Each component is opened from its parent with O_NOFOLLOW, the text of a link is read from its
- * descriptor and walked as well, and ".." returns to a descriptor that is already open.  A rename
- * meanwhile may change which file is found, but the file is always below the directory.  openat2(2)
- * with RESOLVE_BENEATH would do the same, but it does not give the permissions of the directories
- * on the way.
+ * descriptor and walked as well, and ".." returns to a descriptor that is already open.  A
+ * concurrent rename may change which file is found, but the file is always below the directory.
+ * openat2(2) with RESOLVE_BENEATH would do the same, but it does not give the permissions of the
+ * directories on the way.
  *
  * If links may lead out of the directory, the walk goes on above the directory, or from "/".
  */
@@ -140,8 +141,8 @@ static int walk_follow(struct walk *w, int fd, const char *rest)
 			      : 0;
 }
 
-/* Open the component `name` of the last directory, which `fd` stands for, as the
- * result.  Takes ownership of `fd`. */
+/* Open the component `name` of the last directory, whose descriptor is `fd`, as the result.  Takes
+ * ownership of `fd`. */
 static int open_last(const struct walk *w, int fd, const char *name)
 {
 	int out;
@@ -154,7 +155,7 @@ static int open_last(const struct walk *w, int fd, const char *name)
 	return out;
 }
 
-/* Walk through component `name`, which `rest` follows: as walk_step. */
+/* Walk through component `name`; `rest` follows it.  As walk_step. */
 static int walk_into(struct walk *w, const char *name, const char *rest,
 		     int *out)
 {
@@ -209,9 +210,9 @@ static int walk_step(struct walk *w, int *out)
 	return 0;
 }
 
-/* Open the path `below` from the directory `dir`, which the walk owns: a descriptor, or a
- * negative errno.  Restrict `access`, unless it is NULL, to users that may search all
- * directories on the way. */
+/* Open the path `below` from the directory `dir`, which the walk owns.  Returns a descriptor, or a
+ * negative errno.  Restrict `access`, unless it is NULL, to users that may search all directories
+ * on the way. */
 static int walk_from(int dir, const char *below, int flags, bool follow,
 		     struct permissions *readable_by)
 {

@@ -13,8 +13,8 @@ struct uckpt;
 
 /*
  * Files of a checkpoint, opened without leaving it.  A server that shows files to other users must
- * not follow a link out of the run with its own rights: whoever can write to the run could have it
- * show any file.
+ * not follow a link out of the run with its own rights: otherwise any user who can write to the run
+ * could make it show any file.
  *
  * By default nothing is confined, and these are open(2), stat(2) and lstat(2).  Once confined, a
  * path must begin with a root, and every link on it must lead to a place below that root: else
@@ -30,22 +30,21 @@ struct uckpt;
 int beneath_confine(struct uckpt *u, const char *source, size_t root_len,
 		    bool follow, struct permissions *readable_by, struct errmsg *err);
 
-/* Forget the roots. */
+/* Forget all roots. */
 void beneath_done(struct uckpt *u);
 
 /* As open(2): a descriptor, or a negative errno.  Once confined, O_NOFOLLOW allows no
  * link as any component: -ELOOP. */
 int beneath_open(const struct uckpt *u, const char *path, int flags);
 
-/* Does a result say that the path does not exist, or leads through something that is no
- * directory? */
+/* Does a result mean that the path does not exist, or leads through a non-directory? */
 static inline bool beneath_is_missing(int rc)
 {
 	return rc == -ENOENT || rc == -ENOTDIR;
 }
 
-/* Say why a file could not be opened, `rc` being a negative errno of one of these
- * functions.  Returns `rc`, or -EACCES for -EXDEV. */
+/* Report why a file could not be opened; `rc` is a negative errno of one of these functions.
+ * Returns `rc`, or -EACCES for -EXDEV. */
 int beneath_fail(const struct uckpt *u, const char *path, int rc,
 		 struct errmsg *err);
 

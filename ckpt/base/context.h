@@ -15,9 +15,9 @@
 #define CONTEXT_DEADLINE_S 60u
 
 /*
- * What one user of the library has set and opened: everything that reads checkpoints is
- * passed this context, and two of them in one process know nothing of each other.  Each
- * member belongs to the room that declares its type; context_new (io/io.h) makes one.
+ * The options and open files of one user of the library.  All code that reads checkpoints is passed
+ * this context; contexts in one process are independent.  Each member belongs to the room that
+ * declares its type; context_new (io/io.h) makes one.
  */
 struct uckpt {
 	/* Set before threads are started: */
@@ -26,7 +26,7 @@ struct uckpt {
 	struct united *unions;     /* of directories (io/roots.h) */
 	struct site *sites;        /* servers (remote/site.h) */
 	struct {
-		unsigned deadline_s; /* of a request with its retries */
+		unsigned deadline_s; /* limit of a request with its retries, in seconds */
 		char *manifest;    /* file with the names of files, or NULL */
 		char *ca_file;     /* or NULL: the system's certificates */
 		char *s3_endpoint; /* or NULL */
@@ -34,23 +34,24 @@ struct uckpt {
 		bool s3_anonymous;
 	} remote; /* options about servers (commands/settings.c) */
 
-	/* The source that is open, and how (ckpt/commands): */
+	/* The open source and its options (ckpt/commands): */
 	struct settings *settings; /* NULL: nothing was set */
 	struct tree *tree;         /* NULL: no source is open */
 	pid_t pid;                 /* the process that opened the source */
 
-	/* Of requests to servers (remote/http.h): */
+	/* For requests to servers (remote/http.h): */
 	_Atomic int64_t deadline; /* of all operations; 0: each has its own */
 	atomic_bool stopped;
 
-	char *model; /* of a distributed checkpoint: the dict of tensors that is shown, or
-		      * NULL (foreign/dcp_optimizer.h) */
-	unsigned head_dim; /* for a distributed checkpoint: rows of a head, where heads are
-	                    * fused; 0: not set */
+	char *model; /* of a distributed checkpoint: the dict of tensors to show, or NULL
+		      * (foreign/dcp_optimizer.h) */
+	unsigned head_dim; /* for a distributed checkpoint: rows of a head in fused heads; 0: not
+			    * set */
 
 	struct cache_pool *cache; /* of blocks (remote/cache.h) */
 
-	/* Protects the lists that HACKING.md names, among them these; never held across I/O. */
+	/* Protects the lists that HACKING.md names, including the following ones; never held across
+	 * I/O. */
 	pthread_mutex_t lock;
 	struct pack *packs;        /* open packs (pack/pack.h) */
 	struct remote_list *lists; /* of servers' directories (remote/remote.h) */
@@ -74,7 +75,8 @@ struct progress {
 	_Atomic uint64_t done;
 };
 
-/* Count `bytes` more; with 0, only ask the caller whether to stop: -EINTR.  Thread-safe. */
+/* Count `bytes` more; with 0, only ask the caller whether to stop.  Returns -EINTR to stop.
+ * Thread-safe. */
 static inline int progress_add(struct progress *p, uint64_t bytes)
 {
 	const struct uckpt_calls *c = &p->u->calls;

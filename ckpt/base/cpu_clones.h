@@ -2,14 +2,13 @@
 #ifndef UCKPT_CPU_CLONES_H
 #define UCKPT_CPU_CLONES_H
 
-#include <features.h> /* __GLIBC__ */
+#include <features.h> /* for __GLIBC__ */
 
 /*
- * A loop over elements is compiled for several generations of processors, and
- * the best that the machine can run is chosen when the program starts, by
- * glibc's indirect functions.  gcc knows the generations by their names since
- * 12; older ones, and clang since 14, by what distinguishes them.  Elsewhere
- * there is one copy.  Sanitizers run before the choice can be made.
+ * Compile a loop over elements for several generations of processors; glibc's indirect functions
+ * choose the best one for the machine at program start. gcc since 12 has names for the generations;
+ * older gcc, and clang since 14, need the names of CPU features.  Other compilers and systems have
+ * one version.  So have sanitizers, which run before the choice can be made.
  */
 #if !defined(__x86_64__) || !defined(__GLIBC__) || \
 	defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

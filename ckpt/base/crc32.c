@@ -16,7 +16,7 @@ uint32_t crc32_add(uint32_t crc, const void *bytes, size_t len)
 struct summing {
 	crc32_read *read;
 	void *ctx;
-	struct crc_range *v; /* pieces, in the order of ranges */
+	struct crc_range *v; /* pieces of all ranges, in order */
 };
 
 static int sum_piece(void *ctx, size_t i, struct errmsg *err)
@@ -44,7 +44,7 @@ uint32_t crc32_zeros(uint64_t len)
 	static const uint8_t zero;
 	uint32_t sum = 0, power = crc32_add(0, &zero, 1);
 
-	/* Square and multiply: double the zeros for each bit of the length. */
+	/* Square and multiply: double the number of zeros for each bit of the length. */
 	for (uint64_t n = 1; n && n <= len; n <<= 1) {
 		if (len & n)
 			sum = (uint32_t)crc32_combine(sum, power, (z_off_t)n);
@@ -53,7 +53,7 @@ uint32_t crc32_zeros(uint64_t len)
 	return sum;
 }
 
-/* Split the ranges into pieces.  The first of each continues its range's CRC. */
+/* Split the ranges into pieces.  The first piece of each range continues the range's CRC. */
 static void crc32_cut(const struct crc_range *v, size_t n,
 		      struct crc_range *piece)
 {

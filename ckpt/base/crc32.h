@@ -7,8 +7,7 @@
 
 struct errmsg;
 
-/* A range of bytes and its CRC-32.  On entry `crc` is that of the preceding bytes, or
- * 0. */
+/* A range of bytes and its CRC-32.  On entry `crc` is the CRC of the preceding bytes, or 0. */
 struct crc_range {
 	uint64_t off, len;
 	uint32_t crc;
@@ -17,7 +16,7 @@ struct crc_range {
 /* Bytes processed at a time: they fit in the second-level cache. */
 #define CRC32_CHUNK (256u << 10)
 
-/* Bytes of a piece: for fewer one thread is faster than starting another. */
+/* Bytes of a piece: for less, one thread is faster than starting another. */
 #define CRC32_PIECE (UINT64_C(4) << 20)
 
 /* Extend `crc` (initially 0) by these bytes.  Uses ISA-L, which sums bytes in the

@@ -21,7 +21,7 @@ struct errmsg {
 	char text[ERRMSG_MAX]; /* UTF-8 that a terminal may show */
 };
 
-/* The error that a caller of the library passed, which may be NULL, with an empty text. */
+/* Return the error that a caller of the library passed (it may be NULL), with an empty text. */
 static inline struct errmsg *errmsg_of(struct uckpt_error *err)
 {
 	static_assert(sizeof(struct errmsg) == sizeof(*err), "one text");
@@ -30,13 +30,13 @@ static inline struct errmsg *errmsg_of(struct uckpt_error *err)
 	return (struct errmsg *)err;
 }
 
-/* Receives texts that are not errors of the caller, such as warnings. */
+/* Set the text, formatted like printf, and return `rc`. */
 int errmsg_set(struct errmsg *err, int rc, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 
-/* Where texts go that are no errors of the caller, such as warnings. */
+/* A receiver of texts that are not errors of the caller, such as warnings. */
 struct errmsg_sink {
-	void (*put)(void *ctx, const char *text); /* NULL: nowhere */
+	void (*put)(void *ctx, const char *text); /* NULL: discard the texts */
 	void *ctx;
 };
 
@@ -44,7 +44,7 @@ struct errmsg_sink {
 void errmsg_put(const struct errmsg_sink *to, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 
-/* Texts that an arena owns. */
+/* A list of texts; an arena owns them. */
 struct errmsg_list {
 	const char **v;
 	size_t n, cap;
@@ -54,7 +54,7 @@ struct errmsg_list {
 bool errmsg_list_add(struct errmsg_list *l, struct arena *a, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 
-/* Pass each of them to the sink. */
+/* Pass each text to the sink. */
 void errmsg_list_put(const struct errmsg_list *l, const struct errmsg_sink *to);
 
 /* As errmsg_set, with the file's name before the message.  `x` points to any

@@ -19,13 +19,13 @@
 #include "ckpt/base/source.h"
 #include "ckpt/base/text.h"
 
-/* Below it a double holds every whole number. */
+/* A double holds every whole number below it. */
 #define COUNT_END 0x1p53
 
 #define INT64_LEN 24
 
-/* Check the string whose opening quote precedes `*at`, and advance `*at` past it.  Returns what
- * is wrong, or NULL.  The text ends with a NUL, which cannot continue a UTF-8 sequence. */
+/* Check the string whose opening quote precedes `*at`, and advance `*at` past it.  Returns the
+ * error, or NULL. The text ends with a NUL, which cannot continue a UTF-8 sequence. */
 static const char *check_string(const uint8_t **at, const uint8_t *end)
 {
 	const uint8_t *p = *at;
@@ -100,7 +100,7 @@ static const char *find_double(const cJSON *o, const cJSON **v)
 	return NULL;
 }
 
-/* The same for `value` and all values below; JSON_DEPTH_MAX bounds the recursion. */
+/* Find a duplicate name in `value` and all values below; JSON_DEPTH_MAX bounds the recursion. */
 static const char *find_any_double(const cJSON *value, const cJSON **v)
 {
 	const char *name = cJSON_IsObject(value) ? find_double(value, v) : NULL;
@@ -187,7 +187,7 @@ void json_write(struct bytebuf *out, const cJSON *value, bool pretty)
 		unsigned n = utf8_next(s, &c);
 
 		/* cJSON has escaped the control characters in strings; remaining line breaks and
-		 * tabs are its own. */
+		 * tabs are its formatting. */
 		if (n == 0 || utf8_is_surrogate(c)) {
 			bytebuf_add_str(out, UTF8_REPLACEMENT);
 		} else if (c >= 0x20 && !utf8_is_shown(c)) {

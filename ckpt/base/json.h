@@ -20,14 +20,13 @@ struct source;
 
 /*
  * Parse bytes [off, off + len) of a file.  Stricter than cJSON: UTF-8, one
- * value, no name twice in an object, and no string with a NUL, which would
- * end it in C.  Messages name the source; -EBADMSG, -E2BIG over a limit.  The
- * caller deletes the result.
+ * value, no name twice in an object, and no string with a NUL, which would end a C string.
+ * Messages name the source; -EBADMSG, -E2BIG over a limit.  The caller deletes the result.
  */
 int json_read(const struct source *src, uint64_t off, size_t len, cJSON **out,
 	      struct errmsg *err);
 
-/* The same of a text, of which text[len] is a NUL; messages name `file`. */
+/* As json_read, for a text; text[len] is a NUL.  Messages name `file`. */
 int json_parse(const char *file, const char *text, size_t len, cJSON **out, struct errmsg *err);
 
 /*
@@ -51,10 +50,10 @@ void json_add_text(cJSON *object, const char *key, const char *text);
 /* Add a whole number with all its digits; cJSON's own numbers are doubles. */
 void json_add_int(cJSON *object, const char *key, int64_t value);
 
-/* The same, or null for a negative number, which stands for unknown. */
+/* Add a number as json_add_int, or null for a negative one, which means unknown. */
 void json_add_known(cJSON *object, const char *key, int64_t value);
 
-/* Get a whole number.  False if `v` is none, or is so large that cJSON, which uses doubles, may
+/* Get a whole number.  False if `v` is not one, or is so large that cJSON, which uses doubles, may
  * have rounded it. */
 bool json_get_count(const cJSON *v, uint64_t *out);
 

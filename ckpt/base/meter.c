@@ -16,18 +16,18 @@
 #define BAR_LEN (sizeof(BAR) - 1)
 
 static pthread_t thread;
-static atomic_bool started; /* by the main thread */
+static atomic_bool started; /* set by the main thread */
 static const char *program;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of these: */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects: */
 static pthread_cond_t stopped = PTHREAD_COND_INITIALIZER;
 static bool stopping;
 static bool drawn; /* the terminal shows the line */
 static bool named; /* the line begins with the program's name */
 static char line[METER_TEXT_MAX]; /* empty: nothing to draw */
 
-/* Where the rate is measured from: the first work of this process.  A resumed conversion counts
- * what was there before, which must not raise the rate. */
+/* The origin of the rate: the first work of this process.  A resumed conversion counts earlier
+ * work, which must not raise the rate. */
 static const char *work; /* kind of the steps; NULL: bytes */
 static uint64_t first_done;
 static double first_at; /* clock_seconds */
@@ -70,7 +70,7 @@ void meter_bytes_text(uint64_t done, uint64_t total, double rate, char out[METER
 	add_left(done, total, rate, out);
 }
 
-/* Steps or bytes in a second.  Called with the lock held. */
+/* Return steps or bytes per second.  The caller holds the lock. */
 static double measure(const char *what, uint64_t done)
 {
 	const double now = clock_seconds();

@@ -8,23 +8,23 @@
 
 /*
  * A line of the terminal that shows the progress of long work, for programs: the library prints
- * nothing.  A thread draws it again and again from METER_AFTER_S seconds after meter_start on, so
- * that the time also advances during a long request.
+ * nothing.  A thread redraws it, starting METER_AFTER_S seconds after meter_start, so that the time
+ * also advances during a long request.
  *
  *     ucfs: reading shards: 312 of 1,024  0:07 left
  *      43% [============                ]  1.2 GiB of 2.8 GiB  912.4 MiB/s  0:01 left
  *
- * A process has one meter.  Thread-safe, but for meter_start and meter_stop.
+ * A process has one meter.  Thread-safe, except for meter_start and meter_stop.
  */
 #define METER_AFTER_S 2
 
 /* Start the meter if stderr is a terminal; `program` begins the line. */
 void meter_start(const char *program);
 
-/* Steps of one kind, such as "reading shards": `done` of `total`, which is 0 if unknown. */
+/* Report steps of one kind, such as "reading shards": `done` of `total`, which is 0 if unknown. */
 void meter_step(const char *what, uint64_t done, uint64_t total);
 
-/* Bytes of `total` that have been read or written. */
+/* Report bytes of `total` that have been read or written. */
 void meter_bytes(uint64_t done, uint64_t total);
 
 /* Clears the line of a terminal. */

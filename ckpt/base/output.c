@@ -52,7 +52,7 @@ static int put_all(int fd, const void *p, size_t len, const uint64_t *off)
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n == 0)
-			errno = EIO; /* write() must not return 0; do not loop */
+			errno = EIO; /* write() must not return 0: fail instead of looping */
 		if (n <= 0)
 			return -errno;
 		done += (size_t)n;
@@ -159,8 +159,8 @@ void unmake_parents(char *path, size_t made)
 	}
 }
 
-/* Can the directory `o->final` be replaced?  Otherwise the rename would fail, after all the
- * work. */
+/* Check that the directory `o->final` can be replaced.  Otherwise the rename would fail after all
+ * the work. */
 static int check_dir(const struct output *o, const struct stat *st,
 		     struct errmsg *err)
 {
@@ -183,7 +183,7 @@ static int check_dir(const struct output *o, const struct stat *st,
 	return rc;
 }
 
-/* Only a directory may exist: it must be empty, unless the caller wants it replaced. */
+/* Only a directory may exist.  It must be empty unless the caller wants it replaced. */
 static int check_free(struct output *o, struct errmsg *err)
 {
 	const bool dir = o->kind != OUTPUT_FILE;
@@ -223,9 +223,9 @@ static int open_dir(const char *path)
 	return open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 }
 
-/* Take over the temporary directory `path` if it has the journal of a process of this user and
- * no process fills it.  Its process may have renamed it to its final name before it was locked
- * here. */
+/* Take over the temporary directory `path` if it has the journal of a process of this user and no
+ * process fills it.  The other process may have renamed it to its final name before this one locked
+ * it. */
 static bool take_dir(struct output *o, const char *path)
 {
 	const int fd = open_dir(path);
@@ -291,7 +291,7 @@ static int make_tmp(struct output *o, struct errmsg *err)
 	o->fd = open_dir(tmp);
 	if (o->fd < 0)
 		return errmsg_errno(err, tmp, "cannot open");
-	/* Where a file system lacks locks, output_sweep does not remove directories either. */
+	/* If a file system lacks locks, output_sweep does not remove directories either. */
 	if (flock(o->fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK)
 		return errmsg_errno(err, tmp, "is being removed");
 	return 0;
@@ -334,7 +334,7 @@ int output_open_shared(struct output *o, const char *path, const char *suffix,
 
 	if (rc)
 		return rc;
-	o->made = 0; /* others may be about to use them */
+	o->made = 0; /* other processes may be about to use them */
 	above = parent_len(o->final);
 	if (asprintf(&o->tmp, "%.*s.%s.%s", above, o->final, o->final + above, suffix) < 0) {
 		o->tmp = NULL;
@@ -404,7 +404,7 @@ int output_commit(struct output *o, const char *pointer, struct errmsg *err)
 	if (!pointer)
 		rc = rename_tmp(o, &swapped, err);
 	else if (asprintf(&to, "%.*s%s", above, o->path, pointer) < 0 ||
-		 /* Random, because the output's temporary name is. */
+		 /* The name is random because the output's temporary name is. */
 		 asprintf(&tmp, "%.*s.%s%s", above, o->path, pointer,
 			  o->tmp + strlen(o->tmp) - strlen(TMP_SUFFIX)) < 0)
 		rc = errmsg_nomem(err, pointer);
@@ -429,13 +429,13 @@ static int remove_entry(const char *path, const struct stat *st, int type,
 	(void)st;
 	(void)type;
 	(void)ftw;
-	remove(path); /* as much as possible */
+	remove(path); /* removes as much as possible */
 	return 0;
 }
 
 int output_remove_tree(const char *path)
 {
-	/* One directory open at a time: all other descriptors may be in use. */
+	/* Keep one directory open at a time: all other descriptors may be in use. */
 	nftw(path, remove_entry, 1, FTW_DEPTH | FTW_PHYS);
 	return remove(path) == 0 || errno == ENOENT ? 0 : -errno;
 }

@@ -8,8 +8,8 @@
 
 struct errmsg;
 
-/* Write all of `len` bytes at the file's position, or at `off`: system calls may write less, or
- * be interrupted.  Returns 0 or a negative errno, which errno has, too. */
+/* Write all of `len` bytes at the file's position, or at `off`: system calls may write less, or be
+ * interrupted.  Returns 0 or a negative errno, and also sets errno. */
 int write_all(int fd, const void *p, size_t len)
 	__attribute__((warn_unused_result));
 int pwrite_all(int fd, const void *p, size_t len, uint64_t off)
@@ -18,8 +18,8 @@ int pwrite_all(int fd, const void *p, size_t len, uint64_t off)
 /* Create the file `path` with `text`, and sync both. */
 int write_text(const char *path, const char *text, struct errmsg *err);
 
-/* Make the missing directories above `path`.  The length of the first one goes into
- * `*made`, unless that has one already. */
+/* Make the missing directories above `path`.  Stores the length of the first one in `*made`, unless
+ * `*made` is already set. */
 int make_parents(char *path, size_t *made, struct errmsg *err);
 
 /* Remove the directories that make_parents made, from the last one upwards, while they are
@@ -34,11 +34,11 @@ enum output_kind {
 	OUTPUT_FILE,
 	/* A directory.  Missing parents are made. */
 	OUTPUT_DIR,
-	/* The same, but take over the temporary directory of an interrupted process
-	 * (output_keep), if it has the file OUTPUT_JOURNAL.  A directory without that file is
-	 * not ours, whatever its name. */
+	/* As OUTPUT_DIR, but take over the temporary directory of an interrupted process
+	 * (output_keep), if it has the file OUTPUT_JOURNAL. A directory without that file is not
+	 * ours, whatever its name. */
 	OUTPUT_DIR_RESUMED,
-	/* The same as OUTPUT_DIR, which atomically replaces an existing directory. */
+	/* As OUTPUT_DIR, but atomically replace an existing directory. */
 	OUTPUT_DIR_OVER,
 };
 
@@ -48,12 +48,12 @@ enum output_kind {
  */
 struct output {
 	enum output_kind kind;
-	int fd;      /* of the file, or of the directory to be filled */
-	char *path;  /* requested; of a directory, without slashes at its end */
-	char *final; /* `path`, but symbolic links of a directory are followed */
-	char *tmp;   /* its present path; NULL: nothing to remove */
-	size_t made; /* length of the first directory of `final` that we made */
-	bool taken;  /* an interrupted process has filled a part of it */
+	int fd;      /* the file, or the directory being filled */
+	char *path;  /* as requested; of a directory, without trailing slashes */
+	char *final; /* `path` with a directory's symbolic links resolved */
+	char *tmp;   /* current path; NULL: nothing to remove */
+	size_t made; /* length of the first directory of `final` that we created */
+	bool taken;  /* an interrupted process has filled part of it */
 };
 
 /* Begin `path`, which must not exist yet or be an empty directory for one.  -EEXIST if there is
@@ -81,12 +81,12 @@ void output_keep(struct output *o);
 /* Close the output, and remove it unless it was committed or kept. */
 void output_close(struct output *o);
 
-/* Return the length of NAME if `tmp` is the name of a temporary of it, which begins at
- * tmp + 1; else 0. */
+/* If `tmp` is the name of a temporary of NAME, which begins at tmp + 1, return the length of NAME;
+ * else 0. */
 size_t output_tmp_len(const char *tmp);
 
 /* Remove a file, or a directory with its contents, as far as possible.  Returns 0, or a negative
- * errno, which errno has, too, if some of it is left. */
+ * errno (also in errno) if some of it is left. */
 int output_remove_tree(const char *path);
 
 /* Remove the temporary directory `path` unless a living process has locked it. */

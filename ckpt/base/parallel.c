@@ -5,7 +5,7 @@
  * The caller of a loop works on it, too, and never waits for a thread to become free:
  * loops may be nested, and without threads they only take longer.  A thread is started
  * when none is free, and ends after IDLE_S seconds without work, so that a program has
- * nothing to shut down.  A forked child has a pool of its own.
+ * nothing to shut down.  A forked child has its own pool.
  */
 #include "ckpt/base/parallel.h"
 
@@ -22,7 +22,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/system.h"
 
-/* Work that took longer than this, and slept, counts as waiting. */
+/* A call that took longer than this, and slept, counts as waiting. */
 #define WAITED_NS UINT64_C(1000000)
 
 #define IDLE_S 2
@@ -35,18 +35,19 @@ struct job {
 	size_t failed_at;
 	int rc;
 	struct errmsg *err;  /* set with `rc`; or NULL */
-	pthread_cond_t left; /* the last helper left */
+	pthread_cond_t left; /* signalled when the last helper leaves */
 	TAILQ_ENTRY(job) at; /* in pool.jobs while `wanted` */
 	parallel_work *work;
 	void *ctx;
 };
 
 static struct {
-	pthread_mutex_t lock; /* protects all below, and every job; released while work is done */
-	pthread_cond_t more;    /* a job was added */
+	pthread_mutex_t lock; /* protects all fields below and every job; released while work is
+			       * done */
+	pthread_cond_t more;    /* signalled when a job is added */
 	TAILQ_HEAD(, job) jobs; /* jobs that want threads, the newest first */
-	unsigned wanted;        /* by all jobs */
-	unsigned free;          /* threads that are in no job */
+	unsigned wanted;        /* threads wanted by all jobs */
+	unsigned free;          /* threads that work on no job */
 } pool = {
 	.lock = PTHREAD_MUTEX_INITIALIZER,
 	.more = PTHREAD_COND_INITIALIZER,
@@ -106,7 +107,7 @@ static void want_less(struct job *job, unsigned n)
 static void *pool_run(void *arg);
 
 /* Start threads until there are as many free ones as jobs want.  If some cannot be started, jobs
- * only take longer. */
+ * take longer. */
 static void summon(void)
 {
 	pthread_t thread;

@@ -14,7 +14,7 @@ struct uckpt;
 /* The number of processors that this process may use, at least 1. */
 unsigned parallel_width(void);
 
-/* The work of one index; 0, or an error and its message. */
+/* The work for one index; returns 0, or an error with its message. */
 typedef int parallel_work(void *ctx, size_t i, struct errmsg *err);
 
 /*
@@ -25,7 +25,7 @@ typedef int parallel_work(void *ctx, size_t i, struct errmsg *err);
 int parallel_for(size_t n, unsigned width, parallel_work *work, void *ctx,
 		 struct errmsg *err);
 
-/* The same for work that may wait for remote storage: a call that slept for more than a
+/* As parallel_for, for work that may wait for remote storage: a call that slept for more than a
  * millisecond lets another thread join, beyond `width`, up to PARALLEL_FAR. */
 #define PARALLEL_FAR 64
 
@@ -40,7 +40,7 @@ typedef int parallel_loop(size_t n, unsigned width, parallel_work *work, void *c
 int parallel_steps(const struct uckpt *u, const char *what, parallel_loop *loop, size_t n,
 		   unsigned width, parallel_work *work, void *ctx, struct errmsg *err);
 
-/* Lets the items of a parallel_for do one step in order, one item at a time. */
+/* Lets the items of a parallel_for take a step in order, one item at a time. */
 struct turns {
 	pthread_mutex_t lock; /* protects the rest; held during the step */
 	pthread_cond_t moved; /* `next` or `end` has changed */
@@ -54,16 +54,16 @@ struct turns {
 			SIZE_MAX                                        \
 	}
 
-/* Call `step(ctx, i)` when all items before i have had their turn.  If one of them has
- * failed return -ECANCELED, which parallel_for does not report.  `rc` is the error of
- * item i before its turn, which is returned, or 0. */
+/* Call `step(ctx, i)` when all items before i have had their turn.  If one of them has failed,
+ * return -ECANCELED, which parallel_for does not report.  `rc` is the error of item i before its
+ * turn, or 0; it is returned. */
 int turns_take(struct turns *t, size_t i, int rc, parallel_work *step,
 	       void *ctx, struct errmsg *err);
 
 /*
- * Things that threads use one at a time and that are expensive to make: connections, coders.  Idle
- * ones wait here for their next user; the first ones are used most.  Thread-safe without a lock;
- * valid when zero-initialised.
+ * A pool of idle objects that are expensive to create and used by one thread at a time:
+ * connections, coders.  The first ones are used most.  Thread-safe without a lock; valid when
+ * zero-initialised.
  */
 #define IDLE_MAX 256
 
@@ -71,7 +71,7 @@ struct idle {
 	_Atomic(void *) v[IDLE_MAX];
 };
 
-/* Take one, or NULL if there is none. */
+/* Take an object, or NULL if there is none. */
 static inline void *idle_take(struct idle *x)
 {
 	for (size_t i = 0; i < IDLE_MAX; i++) {
@@ -84,7 +84,7 @@ static inline void *idle_take(struct idle *x)
 	return NULL;
 }
 
-/* Put one back.  False if there is no room: then the caller frees it. */
+/* Return an object to the pool.  False if there is no room: the caller must free it. */
 static inline bool idle_put(struct idle *x, void *p)
 {
 	for (size_t i = 0; i < IDLE_MAX; i++) {

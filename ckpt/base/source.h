@@ -27,14 +27,13 @@ int64_t fileid_time_ns(const struct timespec *t);
 
 void fileid_from_stat(const struct stat *st, struct fileid *id);
 
-/* Do the inode, the size and the mtime agree?  The device does not count, since file
- * systems that are mounted again get another.  Nor does the ctime, which also changes
- * with the mode and the links. */
+/* Do the inode, the size and the mtime agree? The device is ignored, since it changes when a file
+ * system is remounted; so is the ctime, which also changes with the mode and the links. */
 bool fileid_equal(const struct fileid *a, const struct fileid *b);
 
-/* The same, and is the ctime unchanged, or did a change of an attribute cause the new one?
- * False for a file that was written to and whose mtime was set back.  For files that were never
- * opened; shards.h does more for others. */
+/* As fileid_equal; also, is the ctime unchanged, or explained by a change of attributes? False for
+ * a file that was written to and whose mtime was set back.  For files that were never opened;
+ * shards.h does more for others. */
 bool fileid_unchanged(const struct fileid *was, const struct fileid *now);
 
 /* Report how the file at `path` has changed.  Returns -EIO. */
@@ -45,7 +44,7 @@ struct source;
 
 /* A source implemented elsewhere. */
 struct source_ops {
-	/* As source_read; the range is within the source. */
+	/* As source_read; the range is known to be within the source. */
 	int (*read)(const struct source *s, void *buf, size_t len, uint64_t off,
 		    struct errmsg *err);
 	/* As source_read_exact; NULL: `read` does the same. */
@@ -61,9 +60,9 @@ struct source_ops {
 struct source {
 	const char *name; /* for messages; borrowed */
 	uint64_t size;
-	int fd;           /* -1: not a file */
-	const uint8_t *p; /* NULL: not in memory */
-	struct fileid id; /* zero: not a file */
+	int fd;           /* -1: no file */
+	const uint8_t *p; /* NULL: no memory */
+	struct fileid id; /* zero: no file */
 	const struct source_ops *ops; /* NULL: a file, or memory */
 	void *ctx;		      /* for `ops` */
 };
@@ -71,12 +70,12 @@ struct source {
 /* Open a regular file; links are followed.  `path` must outlive the source. */
 int source_open(struct source *s, const char *path, struct errmsg *err);
 
-/* The same for an open file, whose descriptor the source owns; on an error it is closed. */
+/* As source_open, for an open file.  The source takes ownership of the descriptor; on an error it
+ * is closed. */
 int source_open_fd(struct source *s, int fd, const char *path,
 		   struct errmsg *err);
 
-/* The same for a file of known identity: -EIO, with how it differs, if it has
- * changed. */
+/* As source_open, for a file of known identity.  -EIO, with the difference, if it has changed. */
 int source_open_known(struct source *s, const char *path,
 		      const struct fileid *id, struct errmsg *err);
 
@@ -99,8 +98,8 @@ int source_check(const struct source *s, size_t len, uint64_t off,
 int source_read(const struct source *s, void *buf, size_t len, uint64_t off,
 		struct errmsg *err);
 
-/* The same for bytes whose neighbours the caller will not read next: a source that fetches in
- * larger units fetches only these. */
+/* As source_read, for bytes whose neighbours the caller will not read next: a source that fetches
+ * in larger units fetches only these. */
 int source_read_exact(const struct source *s, void *buf, size_t len,
 		      uint64_t off, struct errmsg *err);
 

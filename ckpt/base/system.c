@@ -3,10 +3,10 @@
  * Limits of memory.
  *
  * A process in a container sees the memory of the whole machine in sysconf, but is killed when its
- * cgroup exceeds its limit.  /proc/self/cgroup says where the process lies in each hierarchy
+ * cgroup exceeds its limit. /proc/self/cgroup has the process's place in each hierarchy
  * (cgroups(7)).  A limit also holds for all cgroups below it, so the lowest limit on the way to the
  * root counts.  In a container without a cgroup namespace that file has the whole path, but the
- * mount only its last components, so all such endings are tried.
+ * mount has only its last components, so all suffixes of the path are tried.
  */
 #include "ckpt/base/system.h"
 
@@ -39,8 +39,8 @@ static uint64_t read_limit(const char *path)
 	return limit;
 }
 
-/* The lowest limit of a cgroup and its ancestors in the hierarchy mounted at `mount`; each
- * ending of the path is tried. */
+/* The lowest limit of a cgroup and its ancestors in the hierarchy mounted at `mount`; each suffix
+ * of the path is tried. */
 static uint64_t limit_on_way(const char *root, const char *mount,
 			     const char *cgroup, const char *file)
 {
@@ -59,7 +59,7 @@ static uint64_t limit_on_way(const char *root, const char *mount,
 	return lowest;
 }
 
-/* Is "memory" in a list that commas separate? */
+/* Is "memory" in a comma-separated list? */
 static bool has_memory(char *controllers)
 {
 	for (const char *word; (word = strsep(&controllers, ","));)
@@ -118,7 +118,7 @@ uint64_t memory_size(void)
 	return getrlimit(RLIMIT_AS, &rl) == 0 ? least(size, rl.rlim_cur) : size;
 }
 
-/* Load `name` from the first of the colon-separated `dirs` that has it. */
+/* Load `name` from the first of the colon-separated `dirs` that contains it. */
 static void *open_below(const char *dirs, const char *name)
 {
 	while (*dirs) {

@@ -22,7 +22,7 @@ static inline double clock_seconds(void)
 	return (double)clock_ns() * 1e-9;
 }
 
-/* How often this thread has slept to wait for something. */
+/* The number of times this thread has slept to wait. */
 static inline long clock_sleeps(void)
 {
 	struct rusage u;
@@ -45,8 +45,8 @@ uint64_t memory_cgroup_limit(const char *root);
 
 /*
  * A table of a library's functions, whose members have the functions' names, is made from a list
- * X(function): DYNLIB_MEMBER declares a member, and DYNLIB_CALL says what to look up for the
- * variable `api`.  Some names are macros for others.
+ * X(function): DYNLIB_MEMBER declares a member, and DYNLIB_CALL has the symbol to look up for the
+ * variable `api`.  Some function names are macros for other names.
  */
 #define DYNLIB_MEMBER(function) __typeof__(function) *function;
 #define DYNLIB_CALL(function) { DYNLIB_TEXT(function), (void **)&api.function },

@@ -17,7 +17,7 @@
 
 unsigned utf8_next(const char *s, uint32_t *c)
 {
-	/* The smallest code point of each length. */
+	/* The smallest code point of each encoded length. */
 	static const uint32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
 	const uint8_t *p = (const uint8_t *)s;
 	const unsigned n = p[0] < 0x80       ? 1
@@ -215,7 +215,7 @@ static unsigned min_of(unsigned a, unsigned b)
 	return a < b ? a : b;
 }
 
-/* Characters to insert, delete, replace, or swap with their neighbour (optimal
+/* Return the number of characters to insert, delete, replace, or swap with their neighbour (optimal
  * string alignment), by rows of the usual table. */
 static unsigned distance(const char *a, size_t n, const char *b, size_t m)
 {

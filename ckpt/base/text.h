@@ -11,8 +11,8 @@ struct option;
 
 /*
  * Decode the code point at `s`, which must not be the end of the string.
- * Returns its length in bytes, or 0 if the bytes are no code point.  Surrogates
- * are accepted, as with Python's "surrogatepass".
+ * Returns its length in bytes, or 0 if the bytes are not a code point.  Surrogates are accepted, as
+ * with Python's "surrogatepass".
  */
 unsigned utf8_next(const char *s, uint32_t *c);
 
@@ -48,29 +48,30 @@ void utf8_clean(char *to, size_t size, const char *from);
 #define SIZE_TEXT_LEN 32
 const char *size_text(uint64_t bytes, char buf[SIZE_TEXT_LEN]);
 
-/* The same for a number of things, as "1,024". */
+/* Format a count, as "1,024". */
 const char *count_text(uint64_t n, char buf[SIZE_TEXT_LEN]);
 
-/* The same, as "21.2 M". */
+/* Format a count in short form, as "21.2 M". */
 const char *count_short(uint64_t n, char buf[SIZE_TEXT_LEN]);
 
-/* The same for seconds, as "0:42" or "1:02:05". */
+/* Format seconds, as "0:42" or "1:02:05". */
 const char *duration_text(uint64_t seconds, char buf[SIZE_TEXT_LEN]);
 
-/* The fewest digits that read back as `v`: as a double from 15 on, or as a float from 6 on. */
+/* Format `v` with the fewest digits that read back as `v`: as a double from 15 on, or as a float
+ * from 6 on. */
 #define DECIMAL_TEXT_LEN 32
 const char *decimal_text(double v, bool is_float, char buf[DECIMAL_TEXT_LEN]);
 
-/* Sizes that users give, at least 1 byte.  False, with `*out` as it was, for other
- * text. */
+/* Parse sizes that users give, at least 1 byte.  For other text return false and leave `*out`
+ * unchanged. */
 
-/* A whole number of bytes, or of K, M, G or T: powers of 1024. */
+/* Parse a whole number of bytes, or of K, M, G or T: powers of 1024. */
 bool size_parse_binary(const char *text, uint64_t *out);
 
-/* As huggingface_hub takes them: "5GB" or "1.5mb", powers of 1000. */
+/* Parse a size as huggingface_hub does: "5GB" or "1.5mb", powers of 1000. */
 bool size_parse_decimal(const char *text, uint64_t *out);
 
-/* Finds the name that a user probably meant by a mistyped one. */
+/* Finds the name that a user probably meant by a mistyped word. */
 
 struct suggestion {
 	const char *word; /* as typed: "nmae", "nmae=value" */
@@ -88,11 +89,11 @@ struct suggestion suggest_begin(const char *word);
  * must stay valid. */
 void suggest_consider(struct suggestion *n, const char *name, size_t len);
 
-/* Say what is wrong with the word: "unknown option; did you mean --name=value?", with `dash`
- * before the name; or, if it is one of the names, that it lacks a value or takes none. */
+/* Report the error in the word: "unknown option; did you mean --name=value?", with `dash` before
+ * the name; or, if it is one of the names, that it lacks a value or takes none. */
 void suggest_end(const struct suggestion *n, const char *dash, struct errmsg *out);
 
-/* The same of an argument such as "--nmae=value" that getopt_long has rejected; it may also
+/* As suggest_end, for an argument such as "--nmae=value" that getopt_long has rejected; it may also
  * abbreviate several options. */
 void suggest_option(const struct option *options, const char *arg, struct errmsg *out);
 

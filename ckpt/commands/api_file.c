@@ -7,7 +7,7 @@
 #include "ckpt/commands/api.h"
 #include "ckpt/io/shards.h"
 
-/* A descriptor of the run may refer to anything. */
+/* Refuse other types: a descriptor of the run may refer to anything. */
 static int check_type(const struct uckpt_file *f)
 {
 	struct stat st;
@@ -146,7 +146,7 @@ int uckpt_file_descriptor(struct uckpt_file *f, int *fd, struct uckpt_error *err
 	rc = shards_use(shards, (uint32_t)shard, &m, err);
 	if (rc)
 		return rc;
-	/* Passthrough of a far shard would make the kernel wait for each window. */
+	/* Passthrough of a remote shard would make the kernel wait for each window. */
 	*fd = m.fd >= 0 && shards_can_map(shards, 0) ? fcntl(m.fd, F_DUPFD_CLOEXEC, 0) : -1;
 	shards_unuse(shards, (uint32_t)shard);
 	return 0;

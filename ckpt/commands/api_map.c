@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bytes of files as pieces of memory. */
+/* Mapping of bytes of files to memory. */
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -16,7 +16,7 @@ struct map {
 	void *copy;
 };
 
-/* A file of the run may be truncated at any time, so copy it. */
+/* Copy a file of the run, since it may be truncated at any time. */
 static int copy_local(struct map *m, size_t len, struct errmsg *err)
 {
 	int64_t n;

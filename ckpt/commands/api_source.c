@@ -13,8 +13,8 @@
 #include "ckpt/remote/http.h"
 #include "ckpt/remote/site.h"
 
-/* Files of a far store that are read twice, first for their checksums and then by readers, get
- * this factor of the memory of option `readahead` in addition. */
+/* Files of a remote store that are read twice, first for checksums and then by readers, get this
+ * many times the memory of option `readahead` in addition. */
 #define TWICE_FACTOR 2
 
 /* As Linux (fs/namei.c, MAXSYMLINKS). */
@@ -64,7 +64,7 @@ int uckpt_open(struct uckpt *u, const char *const *paths, size_t n, struct uckpt
 	s = settings_of(u);
 	if (!s)
 		return errmsg_nomem(err, NULL);
-	free(s->tree.source); /* left by an attempt that failed */
+	free(s->tree.source); /* left by a failed attempt */
 	s->tree.source = NULL;
 	rc = settings_validate(s, err) ?: roots_unite(u, paths, n, true, &s->tree.source, err);
 	if (rc)
@@ -188,7 +188,7 @@ int uckpt_readlink(struct uckpt *u, uint64_t node, char *buf, size_t size)
 	return api_is_open(u) && buf ? tree_readlink(u->tree, node, buf, size) : -EINVAL;
 }
 
-/* A path that is being followed: the directories so far, and the rest of the path. */
+/* A path being followed: the directories so far, and the rest of the path. */
 struct walk {
 	struct uckpt *u;
 	uint64_t node[PATH_MAX / 2];

@@ -40,7 +40,7 @@ static int add_tensor(struct bytebuf *out, const struct ptfile *pt, const struct
 	if (!tensor_is_contiguous(&t)) {
 		bytebuf_add_str(out, ", \"strides\": ");
 		bytebuf_add_list(out, t.stride, t.ndim);
-		n = 1; /* check_view has shown that the storage has them all */
+		n = 1; /* check_view has shown that the storage has all elements */
 		for (unsigned i = 0; i < t.ndim; i++)
 			n += (t.shape[i] - 1) * t.stride[i];
 	}
@@ -48,7 +48,7 @@ static int add_tensor(struct bytebuf *out, const struct ptfile *pt, const struct
 	return 0;
 }
 
-/* A number is in the file's pickle: a Python int or float. */
+/* Add a number from the file's pickle: a Python int or float. */
 static int add_number(struct bytebuf *out, const struct value *v, struct errmsg *err)
 {
 	int64_t i;
@@ -120,7 +120,7 @@ static int read_file(const struct source *s, void *buf, size_t len, uint64_t off
 	return (size_t)n == len ? 0 : errmsg_set(err, -EBADMSG, "ends early");
 }
 
-/* The caller closes the file. */
+/* For a source whose file the caller closes. */
 static void leave_open(struct source *s)
 {
 	(void)s;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * uckpt_check: proves a checkpoint whole before anyone resumes from it.
+ * uckpt_check: proves a checkpoint whole before a run resumes from it.
  *
  *   all ranks   none is missing, all are of one step, and each has	zero/zero_verify.c
  *		 its part of every parameter
@@ -35,7 +35,7 @@ struct storage_check {
 	struct check *c;
 	struct dcp_checkpoint *d;
 	struct notes *problems; /* of each entry */
-	bool *mine;             /* is it read by this process? */
+	bool *mine;             /* is the entry read by this process? */
 	_Atomic size_t bare;    /* entries without checksums */
 };
 
@@ -98,8 +98,8 @@ static int check_storage(struct check *c, struct errmsg *err)
 	return rc;
 }
 
-/* Every byte is read once, and those of pairs again.  If several processes share the work, the
- * first compares the pairs, since a pair may need the files of others. */
+/* Read every byte once, and the bytes of pairs again.  If several processes share the work, the
+ * first compares all pairs, since a pair may need files of others. */
 static int check_data(struct check *c, struct errmsg *err)
 {
 	const bool whole = c->report.c && !c->report.problems.n;

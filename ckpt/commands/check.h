@@ -20,10 +20,10 @@ struct check_file {
 	bool mine; /* this process reads its bytes, with `data` */
 	bool is_zip;
 	bool summed; /* its zip directory holds checksums */
-	/* Of model states of ZeRO-3, which each data-parallel rank writes: the module's buffers
-	 * with the checksums of their storages, sorted by name. */
+	/* A buffer of a module, with the checksum of its storage.  For model states of ZeRO-3,
+	 * which each data-parallel rank writes; sorted by name. */
 	struct check_buffer {
-		char *name; /* first: array_by_text */
+		char *name; /* must be first: array_by_text */
 		uint32_t crc;
 	} * buffers;
 	size_t nbuffers, buffers_cap;
@@ -45,16 +45,16 @@ struct check_pair {
 struct check {
 	struct report report;
 	bool data; /* read tensors as well */
-	const struct share *share; /* selects the files for this process, and the rest of the
-	                            * checks */
+	const struct share *share; /* selects the files and the other checks of this process */
 
 	struct check_file *files;
 	size_t nfiles;
-	struct shards *shards; /* the same files, by the same numbers */
+	struct shards *shards; /* shards of the files, with the same numbers */
 	struct check_pair *pairs;
 	size_t npairs, pairs_cap;
 	uint64_t bytes;  /* of all files */
-	uint64_t opened; /* files of the universal tree; 0: it cannot be made, or was not tried */
+	uint64_t opened; /* number of opened files of the universal tree; 0: it cannot be made, or
+			  * was not tried */
 	struct progress progress; /* of reading tensors */
 
 	struct notes forms; /* options of convert that would succeed */
@@ -65,7 +65,7 @@ struct check {
 
 int check_list_files(struct check *c, struct errmsg *err);
 
-/* With `data`, choose the files whose bytes this process reads, and add these to `*bytes`. */
+/* With `data`, choose the files whose bytes this process reads, and add their size to `*bytes`. */
 int check_choose_files(struct check *c, uint64_t *bytes, struct errmsg *err);
 
 /* Check each file by itself: its zip directory, the headers of its members, and
@@ -79,7 +79,7 @@ void check_files_done(struct check *c);
  * `forms`, as options of `ucckpt convert`, those that it can write for this checkpoint. */
 void check_forms(struct check *c);
 
-/* List the pairs to compare, and add to `*bytes` those of one side. */
+/* List the pairs to compare, and add the bytes of one side to `*bytes`. */
 int check_list_pairs(struct check *c, uint64_t *bytes, struct errmsg *err);
 
 int check_pairs(struct check *c, struct errmsg *err);

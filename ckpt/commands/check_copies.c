@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Compares replicas on several ranks: parameters that tensor parallelism does not cut (layer
- * norms), those that two pipeline stages share (tied embeddings), and the pieces that an affine map
- * places on several ranks.  A run whose copies have drifted apart continues without an error, and a
- * tree shows the first rank's.  Bytes are compared, so a NaN equals itself.
+ * norms), parameters that two pipeline stages share (tied embeddings), and pieces that an affine
+ * map places on several ranks.  A run whose copies have drifted apart continues without an error,
+ * and a tree shows the first rank's.  Bytes are compared, so a NaN equals itself.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -102,7 +102,7 @@ int check_list_pairs(struct check *c, uint64_t *bytes, struct errmsg *err)
 struct comparison {
 	struct check *c;
 	struct check_pair *pair;
-	struct param other; /* `pair->param` according to pair->holder */
+	struct param other; /* `pair->param` as pair->holder has it */
 };
 
 static const char *kind_text(const struct check_pair *p)
@@ -239,7 +239,7 @@ static int compare_pair(void *ctx, size_t i, struct errmsg *err)
 static bool has_equal_sibling(const struct check *c, const struct check_pair *p)
 {
 	const char *name = p->a->name;
-	const char *key = strchr(name, '.'); /* tied_modules.KEY.weight */
+	const char *key = strchr(name, '.'); /* for tied_modules.KEY.weight */
 	const char *end = key ? strchr(key + 1, '.') : NULL;
 	const size_t len = end ? (size_t)(end + 1 - name) : 0;
 
@@ -255,8 +255,8 @@ static bool has_equal_sibling(const struct check *c, const struct check_pair *p)
 
 /*
  * Pipeline stages share one weight of a tied module, such as word_embeddings of
- * Megatron-DeepSpeed's embedding; each stage trains its own copy of the others.  Files
- * do not name the shared weight: it is one whose copies are equal, or the vocabulary's.
+ * Megatron-DeepSpeed's embedding; each stage trains its own copy of the module's other weights.
+ * Files do not name the shared weight: it is a weight whose copies are equal, or the vocabulary's.
  */
 static bool is_own_copy(const struct check *c, const struct check_pair *p)
 {

@@ -39,12 +39,12 @@
 /* At most this many damaged members of one file are listed. */
 #define MEMBERS_MAX 20
 
-/* The path is that of the directory that has the file. */
+/* Add a file.  The path must be that of the directory that contains it. */
 static int add_file(struct check *c, const char *dir, const char *name, struct errmsg *err)
 {
 	struct check_file *f = &c->files[c->nfiles++];
 	struct fileid id = { 0 };
-	char *where = NULL; /* its path in the root that has it */
+	char *where = NULL; /* path in the root that contains it */
 	struct attrs a;
 	int rc;
 
@@ -80,7 +80,7 @@ int check_list_files(struct check *c, struct errmsg *err)
 	c->files = calloc((own ? own->nfiles : 0) + l.n + 1, sizeof(*c->files));
 	if (!c->shards || !c->files)
 		rc = errmsg_nomem(err, c->report.dir);
-	/* The entries of a distributed checkpoint are checked instead of its files. */
+	/* For a distributed checkpoint the entries are checked instead of the files. */
 	for (size_t i = 0; dcp && i < own->nfiles; i++)
 		c->bytes += own->files[i].file.size;
 	for (size_t i = 0; !rc && !dcp && own && i < own->nfiles; i++)
@@ -163,8 +163,8 @@ static int compare_entries(const void *a, const void *b)
 	return ORDER(x->header, y->header);
 }
 
-/* List them in the order of the file.  Skip members that cannot be located; those have
- * been reported. */
+/* List members in the order of the file.  Skip members that could not be located, which have been
+ * reported. */
 static size_t list_members(const struct locating *l, const struct zip_entry **e, struct crc_range *v)
 {
 	const struct zip *z = l->z;
@@ -183,7 +183,7 @@ static size_t list_members(const struct locating *l, const struct zip_entry **e,
 	return n;
 }
 
-/* Sum members of a file, which is opened again with read-ahead. */
+/* Sum members of a file, which is reopened with read-ahead. */
 static int sum_members(struct check *c, const struct check_file *f, struct crc_range *v, size_t n,
 		       unsigned width, struct errmsg *err)
 {
@@ -233,7 +233,8 @@ static bool is_safetensors(const struct check_file *f)
 	return names_ends_with(f->path, ".safetensors");
 }
 
-/* Does the file belong to a former save of the tag?  Its problems do not affect the newest. */
+/* Does the file belong to an earlier save of the tag? Its problems do not affect the newest
+ * save. */
 static bool is_left_over(const struct check *c, const struct check_file *f)
 {
 	const char *name = strrchr(f->path, '/') + 1;
@@ -270,7 +271,7 @@ static void check_facts(const struct check *c, struct check_file *f, const struc
 		notes_add_new(&f->problems, err.text);
 }
 
-/* Note the checksum of a buffer that has a storage of its own. */
+/* Note the checksum of a buffer that has its own storage. */
 static void add_buffer(struct check_file *f, const struct ptfile *pt, const char *name,
 		       const struct tensor *t)
 {
@@ -288,8 +289,9 @@ static void add_buffer(struct check_file *f, const struct ptfile *pt, const char
 		f->problems.failed = true;
 }
 
-/* Check that the tensors of a module lie in their storages: no view reads the module's copy of a
- * trained parameter, or the modules of data-parallel ranks other than 0. */
+/* Check that the tensors of a module lie in their storages: this is not checked elsewhere, since
+ * views read neither the module's copy of a trained parameter nor the modules of data-parallel
+ * ranks other than 0. */
 static void check_module(struct check_file *f, const struct ptfile *pt)
 {
 	const struct value_dict *in = value_find_pairs(pt->root, "module") ?: value_pairs(pt->root);

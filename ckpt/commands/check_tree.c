@@ -3,9 +3,8 @@
  * Opens every file of the trees that `ucckpt convert` writes, which lays out all of its
  * extents and checks its sources.
  *
- * Damage that only one form meets, such as in the model-states files that weights are
- * read from, is a problem of the checkpoint.  A form that is not supported for this
- * checkpoint is a note.
+ * Damage that affects only one form, such as in the model-states files that weights are read from,
+ * is a problem of the checkpoint.  A form that is not supported for this checkpoint is a note.
  */
 #include <assert.h>
 #include <errno.h>
@@ -21,15 +20,15 @@
 #include "ckpt/vfile/vfile.h"
 #include "ckpt/views/plan.h"
 
-/* One form. */
+/* A form of tree that convert can write. */
 struct form {
 	const struct check *c;
 	struct plan *plan;
 	uint64_t *v; /* nodes of its files */
 	size_t n, cap;
-	/* Reasons why it cannot be written; protected by the context's lock: */
+	/* Reasons why the form cannot be written; protected by the context's lock: */
 	struct notes why;
-	int rc; /* the first error other than -ENOTSUP, or else that */
+	int rc; /* first error other than -ENOTSUP, or else -ENOTSUP */
 };
 
 static void add_failure(struct form *f, int rc, const char *text)
@@ -57,7 +56,7 @@ static int open_file(void *ctx, size_t i, struct errmsg *ignored)
 	return 0;
 }
 
-/* List the files of a directory, and of those in it. */
+/* List the files of a directory and of its subdirectories. */
 static void list_files(struct form *f, uint64_t dir)
 {
 	struct errmsg err = { "" };

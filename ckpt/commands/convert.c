@@ -7,9 +7,9 @@
  * universal_checkpoint_info needs no option.
  *
  * All ranks of a program may convert the same checkpoint to the same output, as they may with the
- * script.  Each fills a directory of its own, and the first names it; the others then find the tree
- * that they would have written.  With option `part` they share the work: all fill one directory,
- * each with a journal of its own, and the one whose part is complete last names it.
+ * script.  Each fills its own directory, and the first to finish renames it to the final name; the
+ * others then find the tree that they would have written.  With option `part` they share the work:
+ * all fill one directory, each with its own journal, and the last to finish renames it.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -49,7 +49,7 @@ struct same {
 		uint64_t node;
 	} * files; /* files of equal size */
 	size_t n, cap;
-	size_t found, there; /* files and directories of the plan, and in `dir` */
+	size_t found, there; /* number of files and directories in the plan, and in `dir` */
 };
 
 static DIR *open_dir(int dir, const char *path)
@@ -67,8 +67,8 @@ static bool is_journal(const char *name)
 	return strncmp(name, OUTPUT_JOURNAL, strlen(OUTPUT_JOURNAL)) == 0;
 }
 
-/* Remove the journals from a directory that has its final name: this conversion's, or those of
- * one that was killed before it removed them. */
+/* Remove the journals from a directory that has its final name: those of this conversion, or of one
+ * that was killed before removing them. */
 static void remove_journals(int fd)
 {
 	DIR *dir = open_dir(fd, ".");
@@ -81,7 +81,7 @@ static void remove_journals(int fd)
 		closedir(dir);
 }
 
-/* Count the entries of a directory but for journals: 0, or a negative errno. */
+/* Count the entries of a directory except journals.  Returns 0, or a negative errno. */
 static int count_entries(struct same *s, const char *path)
 {
 	DIR *dir = open_dir(s->dir, path);
@@ -139,7 +139,7 @@ static int compare_file(void *ctx, size_t i, struct errmsg *err)
 	return rc > 0 ? -EEXIST : rc;
 }
 
-/* Compare the names and the sizes of the tree. */
+/* Compare names and sizes with the tree. */
 static int compare_names(struct same *s)
 {
 	return count_entries(s, ".")
@@ -224,9 +224,7 @@ static int open_both(const struct convert *c, enum output_kind kind, uint64_t id
 	return rc;
 }
 
-/* Open the output.  A temporary directory of an interrupted conversion is taken over if it is of
- * the same tree, removed if it is of another tree, and left alone if another machine is filling
- * it. */
+/* Is the error temporary? */
 static int open_output(const struct convert *c, struct output *out, struct resume *r,
 		       struct errmsg *err)
 {
@@ -260,7 +258,7 @@ static void keep_output(struct convert *c, struct output *out, struct resume *r)
 	output_keep(out);
 }
 
-/* The pointer file beside the output, as beside a mount's view. */
+/* Return the name of the pointer file beside the output, as beside a mount's view. */
 static const char *pointer_of(const struct convert *c)
 {
 	return c->s->tree.plan.type.kind == PLAN_UNIVERSAL ? "latest_universal" : NULL;
@@ -292,7 +290,8 @@ static int write_output(struct convert *c, struct progress *progress, struct err
 	rc = write_files(c, &out, progress, &resume, err)
 		     ?: output_commit(&out, pointer_of(c), err);
 	if (!out.tmp) {
-		remove_journals(out.fd); /* it has its name, even if that could not be synced */
+		remove_journals(out.fd); /* the directory has its name, even if syncing the name
+					  * failed */
 	} else if (is_passing(rc)) {
 		keep_output(c, &out, &resume);
 	}
@@ -301,7 +300,7 @@ static int write_output(struct convert *c, struct progress *progress, struct err
 	return rc;
 }
 
-/* The journal of a part. */
+/* Return the name of a part's journal. */
 static void journal_name(unsigned part, char name[32])
 {
 	snprintf(name, 32, OUTPUT_JOURNAL ".%u", part);
@@ -347,7 +346,7 @@ static int finish_parts(const struct convert *c, struct output *out, struct prog
 	unsigned missing;
 	int rc;
 
-	flock(out->fd, LOCK_EX); /* where the file system has no locks, one rename fails */
+	flock(out->fd, LOCK_EX); /* without locks on the file system, one rename fails */
 	if (lstat(out->tmp, &there) < 0 && errno == ENOENT)
 		return 0;
 	missing = count_missing(c, out->fd);
@@ -404,7 +403,7 @@ static int write_part(struct convert *c, struct progress *progress, struct errms
 	return rc;
 }
 
-/* Write the tree, unless another process has. */
+/* Write the tree, unless another process has written it. */
 static int write_once(struct convert *c, struct errmsg *err)
 {
 	const struct errmsg_sink notes = context_notes(c->u);

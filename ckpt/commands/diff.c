@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * uckpt_diff: compares two checkpoints and reports how far they differ.
+ * uckpt_diff: compares two checkpoints and reports the differences.
  *
  * Parameters are matched by name and compared in parallel, a chunk at a time.
  * Three things are notes rather than differences unless UCKPT_STRICT is given: a
@@ -120,8 +120,8 @@ static int by_name(const void *a, const void *b)
 	return (strcmp(y, DIFF_WEIGHTS) == 0) - (strcmp(x, DIFF_WEIGHTS) == 0) ?: strcmp(x, y);
 }
 
-/* List the states of both sides.  If a tie matches a parameter, states that only the side with
- * the other name has are left out. */
+/* List the states of both sides.  If a parameter is matched by a tie, skip states that only the
+ * side with the other name has. */
 static int list_states(struct diff *d, struct diff_param *p, struct errmsg *err)
 {
 	const int rc = add_states(d, p, 0, err) ?: add_states(d, p, 1, err);
@@ -222,7 +222,7 @@ static bool alike(const struct diff *d)
 	return !d->types && !d->tied[0] && !d->tied[1];
 }
 
-/* Sum up the comparisons of all parameters and set `equal`. */
+/* Combine the comparisons of all parameters and set `equal`. */
 static void judge(struct diff *d)
 {
 	for (size_t i = 0; i < d->nparams; i++)

@@ -19,10 +19,10 @@ struct state;
 
 /* A parameter on one side. */
 struct diff_entry {
-	const char *name;            /* first: array_by_text */
-	const struct param *row;     /* the row with all states; NULL: none, or on a disk */
-	const struct param *weights; /* the row with the weights that views show, if those
-	                              * differ; or NULL */
+	const char *name;            /* must be first: array_by_text */
+	const struct param *row;     /* row with all states; NULL: none, or a tree on a disk */
+	const struct param *weights; /* row with the weights that views show, if it differs from
+				      * `row`; or NULL */
 };
 
 struct diff_tie {
@@ -40,7 +40,7 @@ struct diff_tree {
 	char *path;
 	struct plan *plan;
 	struct checkpoint *c; /* NULL: a universal checkpoint on a disk */
-	bool model;           /* of Hugging Face */
+	bool model;           /* a Hugging Face model */
 	struct arena arena;
 	struct diff_entry *v; /* sorted by name */
 	size_t n, cap;
@@ -53,7 +53,7 @@ struct diff_tree {
 
 /*
  * Open a ZeRO checkpoint (the directory of a tag, or that of a run for its
- * newest tag), a universal checkpoint or a model, of the context `t->u`.  Errors are those of
+ * newest tag), a universal checkpoint or a model, in the context `t->u`.  Errors are those of
  * plan_open, or the system's.  Call diff_tree_close in any case.
  */
 int diff_tree_open(struct diff_tree *t, const char *path, struct errmsg *err);
@@ -62,8 +62,8 @@ void diff_tree_close(struct diff_tree *t);
 /*
  * Prepare `t` for a comparison with `other`.  If `other` has weights only, a ZeRO checkpoint
  * provides the weights that its _hf view shows (checkpoint_order) instead of those of its universal
- * tree: a tree of ZeRO-3 has no buffers and frozen parameters, and trees of other stages have tied
- * names as the model keeps them, rounded to its type, and vocabularies without padding.  Errors as
+ * tree: a tree of ZeRO-3 lacks buffers and frozen parameters; trees of other stages have tied names
+ * as in the model, weights rounded to its type, and vocabularies without padding.  Errors as
  * checkpoint_order.
  */
 int diff_tree_match(struct diff_tree *t, const struct diff_tree *other, struct errmsg *err);
@@ -78,7 +78,7 @@ int diff_tree_match(struct diff_tree *t, const struct diff_tree *other, struct e
 const struct diff_entry *diff_tree_tied(struct diff_tree *t, const char *name,
 					const struct diff_tree *other);
 
-/* Most states of a parameter on one side, and room for the name of one. */
+/* Limits of the states of a parameter on one side, and of the length of a state's name. */
 #define DIFF_STATES_MAX 16
 #define DIFF_STATE_LEN 64
 #define DIFF_WEIGHTS "fp32" /* the state of weights */
@@ -106,9 +106,8 @@ struct diff_tolerance {
 struct diff_values {
 	uint64_t numel;
 	uint64_t differ;         /* elements that differ */
-	uint64_t first;          /* index of the first of them */
-	uint64_t odd;            /* differing elements of which one is infinite
-				  * or NaN */
+	uint64_t first;          /* index of the first differing element */
+	uint64_t odd;            /* differing elements that are infinite or NaN on either side */
 	uint64_t near;           /* elements with different bits, but within the tolerance */
 	double max_abs, max_rel; /* over the other differing elements */
 };
@@ -155,7 +154,7 @@ struct diff {
 	struct diff_tree tree[2];
 	bool strict; /* notes count as differences */
 	struct diff_tolerance tolerance;
-	struct progress progress; /* of bytes that were compared */
+	struct progress progress; /* of comparing, in bytes */
 	struct diff_param *params;
 	size_t nparams;
 

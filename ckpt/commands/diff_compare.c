@@ -20,8 +20,8 @@
 #include "ckpt/format/state.h"
 #include "ckpt/remote/latency.h"
 
-/* Elements of each side read at a time: those of the first side fit in the second-level cache,
- * and a far store takes no longer for more. */
+/* Elements read at a time from each side: those of the first side fit in the second-level cache,
+ * and a remote store needs no more. */
 #define CHUNK (64u << 10)
 #define CHUNK_FAR (256u << 10)
 

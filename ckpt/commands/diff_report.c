@@ -56,7 +56,7 @@ static void add_both(struct bytebuf *to, cJSON *o, const struct diff_state *s)
 		bytebuf_add_format(to, "%s%s in A, %s in B", s->kind == DIFF_TYPE ? "" : ", ", a, b);
 }
 
-/* Add a state of a parameter, or with NULL a parameter that one side lacks. */
+/* Add a state of a parameter, or with NULL a whole parameter, that one side lacks. */
 static void add_item(struct bytebuf *to, cJSON *list, const struct diff_param *p,
 		     const struct diff_state *s)
 {
@@ -150,8 +150,8 @@ static void add_verdict(struct bytebuf *to, const struct diff *d)
 	bytebuf_add_str(to, "\n");
 }
 
-/* A measure of how much a parameter differs: the largest relative difference, infinite if it is
- * unknown; -1: equal. */
+/* Return how much a parameter differs: the largest relative difference, infinite if unknown; -1:
+ * equal. */
 static double badness(const struct diff_param *p)
 {
 	double worst = -1;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Reads checkpoints of all kinds in the same way: the rows of a table, as the universal tree for
- * any stage shows them, or such a tree on a disk.
+ * any stage shows them, or a universal tree on a disk.
  */
 #include "ckpt/commands/diff.h"
 
@@ -26,7 +26,7 @@
 #include "ckpt/vfile/vfile.h"
 #include "ckpt/views/plan.h"
 
-#define SUFFIX ".pt" /* of the files of states */
+#define SUFFIX ".pt" /* of a state's file */
 
 /* List the directory of `param` in the tree on a disk, or with "" all parameters. */
 static int list(const struct diff_tree *t, const char *param, struct dirlist *out,
@@ -52,7 +52,7 @@ static int add_entry(struct diff_tree *t, struct diff_entry e, struct errmsg *er
 	return 0;
 }
 
-/* Sort the entries; a name with two, a row and weights, becomes one entry. */
+/* Sort the entries; merge two entries of a name, a row and weights, into one. */
 static void sort_entries(struct diff_tree *t)
 {
 	size_t n = 0;
@@ -252,7 +252,7 @@ const struct diff_entry *diff_tree_tied(struct diff_tree *t, const char *name,
 	struct errmsg why;
 
 	if (!t->ties_known) {
-		/* Unreadable model states only mean fewer ties. */
+		/* If the model states cannot be read, there are only fewer ties. */
 		load_ties(t, &why);
 		t->ties_known = true;
 	}
@@ -344,7 +344,7 @@ static int find_state(struct checkpoint *c, const struct param *p, const struct 
 		  : checkpoint_module(c, p, DTYPE_F32, map, gathers, err);
 }
 
-/* The same for weights, in the type that views use, or in a model's own. */
+/* As find_state, for weights, in the type that views use or in the model's own. */
 static int find_weights(const struct diff_tree *t, const struct param *p, struct tensor *out,
 			struct extent_map *map, struct gathers *gathers, struct errmsg *err)
 {
@@ -372,7 +372,7 @@ int diff_tree_open_state(const struct diff_tree *t, const struct diff_entry *e, 
 		return rc;
 	st = states ? states->v : NULL;
 	while (st && strcmp(st->name, name) != 0)
-		st++; /* diff_tree_states has listed it */
+		st++; /* listed by diff_tree_states */
 	if (st && st->kind != STATE_FLAT) {
 		state_init_number(out, st->dtype, st->bytes);
 		return 0;

@@ -2,8 +2,8 @@
 /*
  * uckpt_info: describes a checkpoint, and lists all problems that can be found without reading
  * tensors (report.h).  As text: facts, the table of parameters, and the problems last, where they
- * remain visible on a terminal.  As a page with both and a picture (info_html.h).  As JSON, to
- * whose keys some may be added; none is ever removed.
+ * remain visible on a terminal.  As a page with both and a picture (info_html.h).  As JSON: keys
+ * may be added, but are never removed.
  */
 #include <cJSON.h>
 #include <errno.h>
@@ -32,7 +32,8 @@ struct info {
 	struct report report;
 	bool quick, each;
 	struct sidecars sidecars;
-	size_t facts, table, end; /* where the facts of the text and its table begin and end */
+	size_t facts, table, end; /* offsets in the text: start of the facts, start of the table,
+				   * end of the table */
 };
 
 static bool are_alike(const struct expert_layer *a, const struct expert_layer *b)
@@ -116,7 +117,8 @@ static void add_types(struct report *r, bool known)
 	json_add_text(r->json, "module_dtype", module);
 }
 
-/* Count rows that the optimizer owns, or all weights of a Hugging Face directory, and others. */
+/* Count rows that the optimizer owns (for a Hugging Face directory: all weights), and other
+ * rows. */
 static void add_counts(struct report *r)
 {
 	cJSON *o = cJSON_AddObjectToObject(r->json, "parameters");
@@ -233,7 +235,7 @@ static void add_forms(struct info *info)
 	}
 }
 
-/* Find the sidecars; for an adapter, if the model has one, the adapter's. */
+/* Find the sidecars: the adapter's if the model has one. */
 static int find_sidecars(struct info *info, const char *more, struct errmsg *err)
 {
 	struct report *r = &info->report;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A report as one self-contained HTML page, without network access or scripts.  It is also
- * well-formed XML.  The views are those of the report's JSON; facts and tables are its text.
+ * well-formed XML. The views come from the report's JSON; facts and tables come from its text.
  */
 #include "ckpt/commands/info_html.h"
 
@@ -51,7 +51,7 @@ void html_text(struct bytebuf *out, const char *text)
 
 	for (; *text; text += n ?: 1) {
 		n = utf8_next(text, &c);
-		/* XML has neither surrogates nor U+FFFE and U+FFFF. */
+		/* XML allows neither surrogates nor U+FFFE and U+FFFF. */
 		if (!n || !utf8_is_shown(c) || utf8_is_surrogate(c) || c == 0xfffe || c == 0xffff)
 			bytebuf_add_str(out, UTF8_REPLACEMENT);
 		else if (c < 0x80 && strchr("&<>\"'", (int)c))
@@ -72,7 +72,7 @@ static char *copy_text(const struct report *r, size_t from, size_t to)
 	return strndup((const char *)r->text.data + from, to - from);
 }
 
-/* Append lines unchanged, since their columns are aligned. */
+/* Append lines verbatim: their columns are aligned. */
 static void add_lines(struct bytebuf *out, const char *title, char *text)
 {
 	char *at = text + strspn(text, "\n"), *line;
@@ -88,7 +88,7 @@ static void add_lines(struct bytebuf *out, const char *title, char *text)
 	bytebuf_add_str(out, "</pre>\n");
 }
 
-/* Append the facts.  The views have a table of their own. */
+/* Append the facts.  The views are in a separate table. */
 static void add_facts(struct bytebuf *out, char *text)
 {
 	bool views = false;

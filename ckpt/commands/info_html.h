@@ -11,8 +11,8 @@ struct report;
 /* Append text from a file, as it may be shown, with markup escaped. */
 void html_text(struct bytebuf *out, const char *text);
 
-/* Append a picture of the files that the parameters' elements lie in: a table with a legend of
- * its colours.  Sets `failed` when memory runs out. */
+/* Append a picture that shows in which files the parameters' elements lie: a table with a legend of
+ * the colours.  Sets `failed` when memory runs out. */
 void info_picture(struct checkpoint *c, struct bytebuf *out);
 
 /* Make a page of a complete report that has JSON.  Its text has the facts from `facts` to

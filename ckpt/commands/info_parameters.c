@@ -70,7 +70,7 @@ static int64_t group_of(const struct param *p)
 	return p->first ? (int64_t)p->first->group : -1;
 }
 
-/* The order of rows of different lines; 0: they may share a line. */
+/* Compare rows of different lines; 0 if they may share a line. */
 static int compare_kinds(const struct folded *a, const struct folded *b)
 {
 	const struct param *p = a->p, *q = b->p;
@@ -94,7 +94,7 @@ static int compare_folded(const void *a, const void *b)
 struct line {
 	const struct folded *v;
 	size_t n;
-	size_t counts[NUMBERS_MAX]; /* different numbers of each place */
+	size_t counts[NUMBERS_MAX]; /* number of distinct numbers at each place */
 	char *name;
 };
 
@@ -222,7 +222,7 @@ static size_t add_lines(struct line *out, const struct folded *v, size_t n, bool
 	return n;
 }
 
-/* By the first row's place in the table. */
+/* Compare lines by the first row's place in the table. */
 static int compare_lines(const void *a, const void *b)
 {
 	const struct param *p = ((const struct line *)a)->v->p, *q = ((const struct line *)b)->v->p;

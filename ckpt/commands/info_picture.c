@@ -3,7 +3,7 @@
  * Where the elements of each parameter lie, as SVG: a box for each, a colour for each file.
  *
  * A parameter that consists of runs of files is drawn from its first byte to its last, left to
- * right.  One that is joined from slices, as of tensor parallelism, is drawn as a matrix: its
+ * right.  A parameter joined from slices, as with tensor parallelism, is drawn as a matrix: its
  * columns from left to right, its rows from top to bottom.
  */
 #include <inttypes.h>
@@ -31,10 +31,10 @@ struct picture {
 	struct checkpoint *c;
 	struct bytebuf *out;
 	uint32_t *colours; /* for each file: 1 + number in the order of use; 0: not used */
-	uint32_t *used;    /* the files, by number */
+	uint32_t *used;    /* numbers of the files in use */
 	size_t nused;
-	size_t pieces, all; /* drawn, of this row and of all */
-	bool cut;           /* this row has more pieces than are drawn */
+	size_t pieces, all; /* pieces drawn: in this row; in total */
+	bool cut;           /* the row has more pieces than are drawn */
 };
 
 /* A rectangle, in parts of its parameter's box. */
@@ -175,7 +175,7 @@ static void draw_runs(struct picture *p, const struct extent_map *m,
 	}
 }
 
-/* Describe the form of a row, or why it has no picture. */
+/* Describe the form of a row, or the reason why it has no picture. */
 static void add_remark(struct picture *p, const struct param *x, const char *why)
 {
 	bytebuf_add_str(p->out, "<td>");
@@ -216,7 +216,7 @@ static void add_row(struct picture *p, const struct param *x)
 	gathers_done(&gathers);
 }
 
-/* With the golden angle between them, consecutive hues differ most. */
+/* Hues that differ by the golden angle: consecutive ones differ most. */
 static void add_legend(const struct picture *p, struct bytebuf *out)
 {
 	bytebuf_add_str(out, "<style>\n");

@@ -119,7 +119,7 @@ static void add_tag(struct report *r, cJSON *list, const struct tag *t, bool lat
 		detect_explain(r->u, path, &why);
 	} else if (is_open || !loaders_open(r->u, path, kind, &names, NULL, &c, &why)) {
 		summarize(&s, kind, is_open ? r->c : c);
-		*why.text = '\0'; /* about optional files that are missing */
+		*why.text = '\0'; /* it concerns missing optional files */
 	}
 	checkpoint_close(c);
 	dirlist_done(&names);

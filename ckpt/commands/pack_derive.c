@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What follows from the rest.
+ * Finds data that can be derived from other data.
  *
  * After each step DeepSpeed copies the master weights to the model's
  * (runtime/zero/stage_1_and_2.py, step; runtime/bf16_optimizer.py,
- * update_lp_params): rounded to nearest even where these are bf16 or fp16, as
- * they are in fp32.  Stage 3 saves no weights besides its masters.  Frozen
- * parameters and buffers have no masters.  The weights of an expert lie in a file
- * of their own.
+ * update_lp_params): rounded to nearest even if these are bf16 or fp16, unchanged if they are
+ * fp32.  Stage 3 saves no weights besides its masters.  Frozen parameters and buffers have no
+ * masters.  The weights of an expert are in a separate file.
  */
 
 #include <errno.h>
@@ -30,21 +29,21 @@ struct deriving {
 	struct pack_inputs *x;
 	struct checkpoint *c;
 	struct errmsg *err;
-	/* The file that is being searched: */
+	/* The file being searched: */
 	const struct tag_file *file;
 	struct pack_input *in;
 	const struct ptfile *pt;
 };
 
-/* A tensor of the file, in its shape. */
+/* A tensor of the file, with its shape. */
 struct weight {
-	char *name; /* in the model, or among all of a pipeline's layers */
+	char *name; /* name in the model, or across all layers of a pipeline */
 	enum dtype dtype;
 	uint64_t at; /* offset of its first element in the file */
 	uint64_t numel;
 };
 
-/* The number of a tag's file among the inputs, or -1. */
+/* Return the number of a tag's file among the inputs, or -1. */
 static int64_t find_input(const struct deriving *d, const struct tag_file *f)
 {
 	/* NVMe files lie below the tag's directory. */
@@ -66,9 +65,9 @@ static bool is_master(const struct deriving *d, const struct weight *w, const st
 	return memcmp(weights, made, n * size) == 0;
 }
 
-/* The region of the weight that follows from extent `i` of a slice, in which the weight's
- * masters begin at byte `skip`.  False if the extent has none of them, or if either is not
- * within one region of its type. */
+/* Return the region of the weight that is derived from extent `i` of a slice; the weight's masters
+ * begin at byte `skip` of the slice.  False if the extent has none of them, or if either range is
+ * not within one region of its type. */
 static bool find_region(const struct deriving *d, const struct weight *w,
 			const struct extent_map *map, size_t i, uint64_t skip,
 			struct pack_region *out)
@@ -105,8 +104,8 @@ static bool find_region(const struct deriving *d, const struct weight *w,
 	return true;
 }
 
-/* Let a weight refer to a slice from element `skip` on if these are its masters: returns 1, or
- * else 0. */
+/* If the elements of a slice from `skip` on are the weight's masters, let the weight refer to them:
+ * returns 1, or else 0. */
 static int try_slice(struct deriving *d, const struct weight *w, const struct slice *s,
 		     uint64_t skip)
 {
@@ -144,8 +143,8 @@ static int find_master(struct deriving *d, const struct weight *w)
 	return rc;
 }
 
-/* The slice with a native expert's weight, or with all of a rank's AutoEP experts, where this
- * expert's begins at element `*skip`; NULL if there is none. */
+/* Return the slice with a native expert's weight, or with the weights of all of a rank's AutoEP
+ * experts, in which this expert starts at element `*skip`; NULL if there is none. */
 static const struct slice *expert_slice(const struct deriving *d, const struct weight *w,
 					uint64_t *skip)
 {

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * From a directory to regions of types.
+ * Splits the files of a directory into regions of element types.
  *
- * The type of a storage decides how well it packs, and only that: whatever the
- * pickles of a checkpoint say, its files are packed byte for byte.  So problems
- * with a file are no errors here.
+ * The type of a storage affects only the compression ratio: files are packed byte for byte,
+ * whatever their pickles contain.  So problems with a file are not errors here.
  */
 #include "ckpt/commands/pack_inputs.h"
 
@@ -26,7 +25,7 @@
 #include "ckpt/format/safetensors.h"
 #include "ckpt/io/io.h"
 
-/* Directories within each other. */
+/* Limit of nested directories. */
 #define DIRS_MAX 16
 
 enum block_type pack_inputs_type(enum dtype d)
@@ -37,8 +36,8 @@ enum block_type pack_inputs_type(enum dtype d)
 				 : BLOCK_BYTES;
 }
 
-/* Add a storage if it has at least `least` bytes of floats.  Of overlapping storages the first
- * is added. */
+/* Add a storage if it has at least `least` bytes of floats.  If storages overlap, only the first is
+ * added. */
 static bool add_storage(struct pack_input *in, uint64_t least, enum dtype dtype,
 			uint64_t start, uint64_t len)
 {
@@ -227,7 +226,7 @@ static int list_path(struct pack_inputs *x, const char *path, unsigned depth,
 	return rc || S_ISREG(st.st_mode) ? rc : list_dir(x, path, depth, err);
 }
 
-/* Recursive, DIRS_MAX times. */
+/* Recursion is limited to DIRS_MAX. */
 static int list_dir(struct pack_inputs *x, const char *dir, unsigned depth,
 		    struct errmsg *err)
 {

@@ -63,8 +63,8 @@ static void count_files(struct uckpt_done *done, const struct pack *pack)
 	}
 }
 
-/* Decode all of a pack and compare it with its hashes; write its files to the new directory `to`
- * unless that is NULL. */
+/* Decode a whole pack and verify its hashes; unless `to` is NULL, write the files to the new
+ * directory `to`. */
 static int extract(struct packing *p, const char *path, const char *to,
 		   struct errmsg *err)
 {
@@ -91,7 +91,7 @@ static int extract(struct packing *p, const char *path, const char *to,
 	return rc;
 }
 
-/* The umask.  Calling umask() to get it would change it for all threads meanwhile. */
+/* Get the umask.  umask() would change it for all threads for a moment. */
 static mode_t current_umask(void)
 {
 	FILE *status = fopen("/proc/self/status", "re");

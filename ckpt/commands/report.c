@@ -115,8 +115,8 @@ static void name_tags_below(struct report *r, const char *run, size_t min)
 	tags_done(&tags);
 }
 
-/* Warn if `run` may mean another tag than the chosen one.  `latest` may name a tag that does not
- * exist or that is not a ZeRO checkpoint. */
+/* Warn if `run` may mean a tag other than the chosen one: `latest` may name a tag that does not
+ * exist or is not a ZeRO checkpoint. */
 static void warn_of_choice(struct report *r, const char *run)
 {
 	struct tag_list tags;
@@ -156,7 +156,7 @@ int report_open(struct report *r, const char *const *paths, size_t n, unsigned f
 	return 0;
 }
 
-/* All views; the first, which is the universal one, occurs also for any stage. */
+/* The forms of all views; the first, the universal one, also occurs for any stage. */
 struct report_form report_form(size_t i)
 {
 	struct report_form f = { .kind = i ? (enum plan_kind)(i - 1) : 0, .any_stage = i == 1 };
@@ -166,8 +166,8 @@ struct report_form report_form(size_t i)
 	return f;
 }
 
-/* With twice the ranks every file is cut again.  A multiple of the old number suits expert
- * parallelism. */
+/* Use twice the ranks, so that every file is cut; expert parallelism requires a multiple of the old
+ * number. */
 static unsigned new_ranks(const struct report *r)
 {
 	const unsigned ranks = r->c->dp;

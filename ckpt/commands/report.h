@@ -40,14 +40,13 @@ void notes_add_json(const struct notes *l, struct cJSON *object, const char *key
 
 void notes_done(struct notes *l);
 
-/* What uckpt_info and uckpt_check report about a tag's directory, or one of Hugging Face
- * weights. */
+/* The report of uckpt_info and uckpt_check on the directory of a tag or of Hugging Face weights. */
 struct report {
 	struct uckpt *u;
 	char *path; /* the given path of a tag or a run; of several paths, their union */
 	char *dir;  /* of the tag */
 	enum tags_choice choice;
-	struct plan *plan;    /* NULL if it cannot be served */
+	struct plan *plan;    /* of the plan; may be NULL */
 	struct checkpoint *c; /* of the plan, or NULL */
 	struct notes notes;
 	struct notes warnings; /* problems that do not prevent serving */
@@ -57,10 +56,9 @@ struct report {
 };
 
 /*
- * Choose the directory that `n` paths mean and plan its universal tree.  If that fails,
- * add the problem, and a line for each file that is missing or cannot be read.  An error
- * if there is nothing to report on.  With flag UCKPT_JSON the report is JSON.  Call
- * report_close in any case.
+ * Choose the directory that `n` paths mean and plan its universal tree.  If that fails, add the
+ * problem, and a line for each missing or unreadable file.  Returns an error if there is nothing to
+ * report on.  With flag UCKPT_JSON the report is JSON. Call report_close in any case.
  */
 int report_open(struct report *r, const char *const *paths, size_t n, unsigned flags,
 		struct errmsg *err);
@@ -75,7 +73,7 @@ struct report_form {
 #define REPORT_FORMS (PLAN_KINDS + 1)
 struct report_form report_form(size_t i);
 
-/* Plan a form, over the report's plan, and prove it as uckpt_convert does.  Errors as
+/* Plan a form from the report's plan, and prove it as uckpt_convert does.  Errors as
  * plan_open_derived and plan_prove; the caller closes the plan. */
 int report_plan_form(const struct report *r, const struct report_form *f, struct plan **out,
 		     struct errmsg *err);
@@ -89,7 +87,7 @@ void report_add_problems(struct report *r, bool all);
 void report_add_lost(struct report *r);
 void report_add_warnings(struct report *r);
 
-#define REPORT_LABEL 16 /* columns of a label */
+#define REPORT_LABEL 16 /* width of a label, in columns */
 
 /* Add a line to the text: a label and its value, formatted like printf and shown as utf8_show
  * does. */
@@ -99,11 +97,12 @@ void report_line(struct report *r, const char *label, const char *fmt, ...)
 /* Name the directory in the text and the JSON. */
 void report_begin(struct report *r);
 
-/* End both with notes, warnings and problems, the text with `whole` if there are none. */
+/* End the text and the JSON with notes, warnings and problems; the text gets `whole` if there are
+ * none. */
 void report_finish(struct report *r, const char *whole);
 
-/* The same, and pass the report to the caller of the library.  Returns 1 if there are problems,
- * or -ENOMEM. */
+/* As report_finish, and pass the report to the caller of the library.  Returns 1 if there are
+ * problems, or -ENOMEM. */
 int report_end(struct report *r, const char *whole, struct errmsg *err);
 
 /* Pass `text`, or `root` if that is not NULL, to the caller of the library, and free both.

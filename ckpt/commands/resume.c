@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The journal of a conversion.  A path is appended after a syncfs that began when its file was
- * complete, so that a file which the journal names is whole also after a power cut.  One syncfs
- * every few seconds costs little, since write-back has begun already; an fsync per file would wait
- * for the file system's journal hundreds of thousands of times.
+ * The journal of a conversion.  A path is appended only after a syncfs that began when its file was
+ * complete, so that a file in the journal is complete even after a power cut.  One syncfs every few
+ * seconds costs little, since write-back has begun already; an fsync per file would wait for the
+ * file system's journal hundreds of thousands of times.
  *
  * The system reports a failed write-back to one syncfs only.  So one thread syncs at a time, and
  * after an error none syncs again: the next call would succeed, and a lost file would count as
@@ -27,7 +27,7 @@
 
 #define JOURNAL_MAX ((size_t)1 << 30)
 #define HEAD_LEN 17 /* the identity in hexadecimal digits, and a NUL */
-#define COMPLETE "/" /* no path ends like this */
+#define COMPLETE "/" /* no path ends with it */
 #define SYNC_NS UINT64_C(5000000000)
 
 /* Read the paths, each of which ends with a NUL; the last one may have been cut. */
@@ -107,7 +107,7 @@ bool resume_has(const struct resume *r, const char *path, uint64_t size)
 	return false;
 }
 
-/* Take the paths that are not in the journal yet.  The caller holds the lock. */
+/* Take the paths that the journal lacks.  The caller holds the lock. */
 static struct bytebuf take_whole(struct resume *r, size_t *n)
 {
 	const struct bytebuf whole = r->whole;

@@ -20,20 +20,20 @@ struct errmsg;
 struct resume {
 	int dir;              /* borrowed */
 	int fd;               /* of the journal */
-	char *text;           /* the journal, as it was found */
+	char *text;           /* content of the journal when it was opened */
 	struct hashtab names; /* offsets of paths in it */
 	pthread_mutex_t lock; /* protects the rest: */
 	struct bytebuf whole; /* paths of complete files that the journal lacks */
-	size_t nwhole, nkept; /* number of such files, and of those in the journal */
-	uint64_t synced_ns;   /* when a thread last wrote the journal, or began to */
+	size_t nwhole, nkept; /* number of such files, and of files in the journal */
+	uint64_t synced_ns;   /* when a thread last wrote the journal, or began to (ns) */
 	bool syncing;         /* a thread is about to sync */
 	int failed;           /* a negative errno of a sync; or 0 */
 };
 
-/* Open the journal `name` of directory `dir`, or create one.  `taken`: an interrupted process
- * has filled a part of the directory.  -ESTALE if its files belong to a tree of another
- * identity, or it has no journal; -EWOULDBLOCK if another machine fills it, which the lock of a
- * directory may not show; or the system's error. */
+/* Open the journal `name` of directory `dir`, or create one.  `taken`: an interrupted process has
+ * filled part of the directory.  -ESTALE if its files belong to a tree of another identity, or it
+ * has no journal; -EWOULDBLOCK if another machine fills it, which the lock of a directory may not
+ * show; or the system's error. */
 int resume_open(struct resume *r, int dir, const char *name, bool taken, uint64_t identity,
 		struct errmsg *err);
 void resume_close(struct resume *r);

@@ -30,7 +30,7 @@
 
 struct option;
 
-/* Set an option, "crc=zero".  Returns NULL, or what is wrong with its value. */
+/* Set an option, such as "crc=zero".  Returns NULL, or an error text about the value. */
 typedef const char *setter(struct uckpt *u, const struct option *o, const char *text,
 			   const char *value);
 
