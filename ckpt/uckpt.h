@@ -13,16 +13,15 @@
  *
  * and the commands of ucckpt (ucckpt(1)) are functions.
  *
- * Contexts know nothing of each other.  Threads may share one that is open, and what is open in it;
- * uckpt_set, uckpt_set_calls and uckpt_open come before.  A forked child opens its own: using its
- * parent's is an error, and does not free it.  Nothing is printed, no signal handler is installed,
- * and the process is never ended.
+ * Contexts are independent.  Threads may share an open context, and the files and directories open
+ * in it; uckpt_set, uckpt_set_calls and uckpt_open must come first.  A forked child must open its
+ * own context: using its parent's fails, and cannot free it.  The library prints nothing, installs
+ * no signal handler, and never ends the process.
  *
  * A function that returns an int or int64_t returns a negative errno if it fails, and fills in
  * `err`, which may be NULL.  The text names the file and the cause; it is empty if strerror()
  * describes the error, for example for a name that does not exist.  A NULL that a function does not
- * allow, or a number that is no node of the source, is also an error.  Freed or closed objects must
- * not be used.
+ * allow, or an invalid node number, is also an error.  Freed or closed objects must not be used.
  */
 #ifndef UCKPT_H
 #define UCKPT_H
@@ -38,7 +37,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 
 struct iovec;
-struct ucfs_extents; /* <ucfs/ucfs_ioctl.h> */
+struct ucfs_extents; /* from <ucfs/ucfs_ioctl.h> */
 struct ucfs_literal;
 struct ucfs_source;
 
@@ -63,15 +62,15 @@ struct uckpt *uckpt_new(void);
 void uckpt_free(struct uckpt *u);
 
 /*
- * Set an option, such as "crc=zero" or "replace": those of ucfs(1) about the files shown and about
- * servers, and those of ucckpt's commands by the same names: readers, jobs, part, no_strict, rtol,
- * atol.  -ENOENT, with a suggested name, for an unknown option, -EINVAL for a wrong or missing
- * value, -EBUSY once a source is open.
+ * Set an option, such as "crc=zero" or "replace": the options of ucfs(1) about the files shown and
+ * about servers, and the options of ucckpt's commands with these names: readers, jobs, part,
+ * no_strict, rtol, atol.  -ENOENT, with a suggested name, for an unknown option, -EINVAL for a
+ * wrong or missing value, -EBUSY once a source is open.
  */
 int uckpt_set(struct uckpt *u, const char *option, struct uckpt_error *err);
 
-/* Name `i` of an option, such as "crc=" or "replace" (with '=': it needs a value); NULL
- * after the last. */
+/* Return name `i` of the options, such as "crc=" or "replace" (a trailing '=' means that a value is
+ * required); NULL after the last. */
 const char *uckpt_option_name(size_t i);
 
 /* Functions that the library calls while it works, on any of its threads; each may be NULL. */
@@ -87,7 +86,7 @@ struct uckpt_calls {
 	/* Progress of preparatory work, such as opening a source: `done` of `total` items of the
 	 * phase `what`, for example "reading shards"; `total` is 0 if unknown. */
 	void (*step)(void *arg, const char *what, uint64_t done, uint64_t total);
-	/* A piece of a report, of uckpt_info and the other commands. */
+	/* A piece of a report, from uckpt_info and the other commands. */
 	void (*report)(void *arg, const char *text, size_t len);
 	/* Let the caller add its own lines to .ucfs/errors and .ucfs/stats by calling `put`. */
 	void (*errors)(void *arg, void (*put)(void *to, const char *text), void *to);
@@ -99,14 +98,14 @@ void uckpt_set_calls(struct uckpt *u, const struct uckpt_calls *calls);
 
 /*
  * Open a source: a directory, a pack, a URL, or several whose files are one checkpoint.
- * Checks that it can be served: plans the tag, or of a run the newest usable one; others
- * are planned when they are first used.  Paths are copied.
+ * Checks that it can be served: plans the tag, or for a run the newest usable tag; the others are
+ * planned on first use.  Paths are copied.
  */
 int uckpt_open(struct uckpt *u, const char *const *paths, size_t n,
 	       struct uckpt_error *err);
 
-/* The name of the source, also if it could not be opened; and the absolute path or the URL of
- * its directory `i`, NULL after the last.  They belong to the context. */
+/* Return the name of the source, even if it could not be opened; and the absolute path or URL of
+ * its directory `i`, NULL after the last.  The context owns the strings. */
 const char *uckpt_source_name(const struct uckpt *u);
 const char *uckpt_source_root(const struct uckpt *u, size_t i);
 
@@ -122,22 +121,21 @@ bool uckpt_is_view(const struct uckpt *u);
 
 struct uckpt_attr {
 	uint64_t node;
-	uint64_t size;	 /* in bytes; of a view's file exact before any data is read */
-	uint64_t blocks; /* of 512 bytes */
-	int64_t atime_ns, mtime_ns, ctime_ns; /* since 1970 */
+	uint64_t size;	 /* in bytes; exact for a view's file even before data is read */
+	uint64_t blocks; /* in units of 512 bytes */
+	int64_t atime_ns, mtime_ns, ctime_ns; /* nanoseconds since 1970 */
 	uint32_t mode; /* S_IFDIR, S_IFREG or S_IFLNK, and permissions; as stat(2) */
 	uint32_t nlink, uid, gid, blksize;
 	double timeout; /* seconds for which a cache may keep the attributes */
 };
 
-/* Find the node at a path below the root, with '/' between names; "" is the root.  Follows
- * symbolic links of the run that stay in it.  -ENOENT, -ENOTDIR, -ELOOP. */
+/* Find the node at a path below the root, with '/' between names; "" is the root.  Follows the
+ * run's symbolic links unless they lead out of it.  -ENOENT, -ENOTDIR, -ELOOP. */
 int uckpt_find(struct uckpt *u, const char *path, uint64_t *node,
 	       struct uckpt_error *err);
 
-/* Find a name in a directory.  `*timeout`, unless it is NULL, becomes the seconds for which a
- * cache may keep the result, even -ENOENT.  -ENOENT with a message for a view that its tag
- * cannot have. */
+/* Find a name in a directory.  `*timeout`, unless it is NULL, becomes the seconds for which a cache
+ * may keep the result, even -ENOENT. -ENOENT has a message if the tag cannot have the view. */
 int uckpt_lookup(struct uckpt *u, uint64_t dir, const char *name,
 		 struct uckpt_attr *out, double *timeout, struct uckpt_error *err);
 
@@ -158,7 +156,7 @@ bool uckpt_renew(struct uckpt *u);
  */
 struct uckpt_entry {
 	uint64_t node;
-	uint32_t type; /* S_IFDIR, S_IFREG, S_IFLNK, or 0: look it up */
+	uint32_t type; /* S_IFDIR, S_IFREG, S_IFLNK, or 0: unknown, look it up */
 	uint32_t cheap; /* private */
 	char name[256];
 };
@@ -166,13 +164,13 @@ struct uckpt_entry {
 int uckpt_dir_open(struct uckpt *u, uint64_t node, struct uckpt_dir **out,
 		   struct uckpt_error *err);
 
-/* Get the entry at `*pos`, of which the first is 0, and advance it.  Returns 1, or 0 at the
- * end.  Threads may read a directory at different positions. */
+/* Get the entry at `*pos` (0 for the first) and advance `*pos`.  Returns 1, or 0 at the end.
+ * Threads may read a directory at different positions. */
 int uckpt_dir_next(struct uckpt_dir *d, uint64_t *pos, struct uckpt_entry *out,
 		   struct uckpt_error *err);
 
-/* The attributes of the entry just returned, and the seconds for which its name stays valid, as
- * uckpt_lookup; -EAGAIN if getting them would plan a view, or need a request to a far store. */
+/* Get the attributes of the entry just returned, and the seconds for which its name stays valid, as
+ * uckpt_lookup; -EAGAIN if that would plan a view, or need a request to a remote store. */
 int uckpt_dir_stat(struct uckpt_dir *d, const struct uckpt_entry *e,
 		   struct uckpt_attr *out, double *timeout);
 
@@ -191,8 +189,8 @@ uint64_t uckpt_file_size(const struct uckpt_file *f);
 int64_t uckpt_file_read(struct uckpt_file *f, void *buf, size_t len,
 			uint64_t offset, struct uckpt_error *err);
 
-/* The extents of a view's file: runs of shards, the files of these, and literal bytes.  Same as
- * the ioctls of a mounted file (<ucfs/ucfs_ioctl.h>), with their structures and errors; -ENOTTY
+/* Get the extents of a view's file (runs of shards), their source files, and literal bytes.  Same
+ * as the ioctls of a mounted file (<ucfs/ucfs_ioctl.h>), with their structures and errors; -ENOTTY
  * for a file of the run. */
 int uckpt_file_extents(struct uckpt_file *f, struct ucfs_extents *x);
 int uckpt_file_source(struct uckpt_file *f, struct ucfs_source *s);
@@ -241,22 +239,22 @@ struct uckpt_done {
 };
 
 /* Write the tree that the options choose (view, ranks, stage, ...) to the new directory `dest`,
- * which appears whole or not at all; a directory that has the same bytes already is a success.
- * If it fails with done->files above 0, that many files are kept in a directory beside `dest`,
- * which a note names, and the same call continues with the others.  -EINVAL for options of
- * another kind of tree. */
+ * which appears whole or not at all; succeeds if the directory already has the same bytes.  If it
+ * fails with done->files above 0, that many files are kept in a directory beside `dest`, which a
+ * note names, and the same call continues with the others.  -EINVAL for options of another kind of
+ * tree. */
 int uckpt_convert(struct uckpt *u, const char *const *paths, size_t n,
 		  const char *dest, struct uckpt_done *done,
 		  struct uckpt_error *err);
 
-/* Choose the items, of `n` with these sizes, that this process handles according to option
- * `part`; all without that.  Each process must pass the same items in the same order.  Fails
- * only with -ENOMEM. */
+/* Choose the items that this process handles according to option `part`, of `n` items with these
+ * sizes; all items without that option.  Each process must pass the same items in the same order.
+ * Fails only with -ENOMEM. */
 int uckpt_share(struct uckpt *u, const uint64_t *sizes, size_t n, bool *mine,
 		struct uckpt_error *err);
 
-/* Write a directory to a new pack; restore a pack to the new directory `dest`, or if that is
- * NULL, decode and verify it only. */
+/* Write a directory to a new pack; restore a pack to the new directory `dest` or, if that is NULL,
+ * only decode and verify it. */
 int uckpt_pack(struct uckpt *u, const char *dir, const char *dest,
 	       struct uckpt_done *done, struct uckpt_error *err);
 int uckpt_unpack(struct uckpt *u, const char *pack, const char *dest,
@@ -266,10 +264,10 @@ int uckpt_unpack(struct uckpt *u, const char *pack, const char *dest,
  * For servers, such as ucfs.
  */
 
-/* The users that may read an open file or list an open directory: processes of the mount's user,
- * or in a shared source (option allow_other) those that these permission bits allow. */
+/* The users that may read an open file or list an open directory: the mount's user or, in a shared
+ * source (option allow_other), the users that these permission bits allow. */
 struct uckpt_readers {
-	uint32_t uid, gid, mode; /* 0444: all */
+	uint32_t uid, gid, mode; /* mode 0444: all users */
 };
 void uckpt_file_readers(const struct uckpt_file *f, struct uckpt_readers *out);
 void uckpt_dir_readers(const struct uckpt_dir *d, struct uckpt_readers *out);
@@ -278,13 +276,14 @@ void uckpt_dir_readers(const struct uckpt_dir *d, struct uckpt_readers *out);
 bool uckpt_file_is_immutable(const struct uckpt_file *f);
 bool uckpt_dir_is_immutable(const struct uckpt_dir *d);
 
-/* Get a new descriptor of a local file with the same bytes, for the kernel to read; -1 if there
- * is none.  0, or -EIO if that file is not the planned one. */
+/* Get a new descriptor of a local file with the same bytes, for the kernel to read; -1 if there is
+ * none.  Returns 0, or -EIO if that file is not the planned one. */
 int uckpt_file_descriptor(struct uckpt_file *f, int *fd, struct uckpt_error *err);
 
 /*
- * Bytes of a file as pieces of memory, mostly of mapped shards, for the kernel, which answers
- * EFAULT if a shard was truncated meanwhile; a program that read them itself would get SIGBUS.
+ * Bytes of a file as pieces of memory, mostly mapped shards, to pass to the kernel, which returns
+ * EFAULT if a shard was truncated in the meantime; a program that read the memory itself would get
+ * SIGBUS.
  */
 struct uckpt_map {
 	const struct iovec *iov;
@@ -297,17 +296,17 @@ int uckpt_file_map(struct uckpt_file *f, size_t len, uint64_t offset,
 /* Check that the pieces still belong to the planned shards; -EIO if not. */
 int uckpt_map_check(struct uckpt_map *m, struct uckpt_error *err);
 
-/* Release the pieces.  `sent`: the bytes were used, and extend the file's checksum, so that a
+/* Release the pieces.  `sent`: the bytes were used; they extend the file's checksum, so that a
  * reader need not wait for it at the end. */
 void uckpt_map_free(struct uckpt_map *m, bool sent);
 
-/* Prefetch what the first readers of a far source need.  May block for a long time. */
+/* Prefetch data that the first readers of a remote source need.  May block for a long time. */
 void uckpt_prefetch(struct uckpt *u);
 
 /* Free the memory of prefetched bytes. */
 void uckpt_trim(struct uckpt *u);
 
-/* Fail all requests to servers, now and later. */
+/* Fail all current and future requests to servers. */
 void uckpt_stop(struct uckpt *u);
 
 /* Replace user, password and query of URLs in `text` by asterisks, in place. */

@@ -35,10 +35,10 @@ typedef const char *setter(struct uckpt *u, const struct option *o, const char *
 			   const char *value);
 
 struct option {
-	const char *name; /* with '=': it needs a value */
+	const char *name; /* name; a trailing '=' means that a value is required */
 	setter *set;
 	size_t at;                /* offset of the member in struct settings, or in the context */
-	const char *wrong;        /* message about a wrong value, unless the setter returns one */
+	const char *wrong;        /* message for a wrong value, unless the setter returns one */
 	const char *const *words; /* values by number; NULL: none */
 	size_t nwords;
 	bool two; /* there are two words, and the member is a bool, not an enum */
@@ -63,7 +63,7 @@ static const char *set_flag(struct uckpt *u, const struct option *o, const char 
 	return NULL;
 }
 
-/* Set one of a few words. */
+/* Set an option that takes one of a few words. */
 static const char *set_word(struct uckpt *u, const struct option *o, const char *text,
 			    const char *value)
 {
@@ -113,7 +113,7 @@ static const char *set_view(struct uckpt *u, const struct option *o, const char 
 	return view_type_parse_kind(value, &u->settings->tree.plan.type.kind) ? NULL : why;
 }
 
-/* A ZeRO stage, or a word about a universal tree. */
+/* Set a ZeRO stage, or a word for a kind of universal tree. */
 static const char *set_stage(struct uckpt *u, const struct option *o, const char *text,
 			     const char *value)
 {
@@ -184,7 +184,7 @@ static const char *set_tolerance(struct uckpt *u, const struct option *o, const 
 	return *value && !*rest && *to >= 0 && isfinite(*to) ? NULL : o->wrong;
 }
 
-/* 0, or a size that is large enough to be useful. */
+/* Set a size: 0, or large enough to be useful. */
 static const char *set_readahead(struct uckpt *u, const struct option *o, const char *text,
 				 const char *value)
 {
@@ -272,7 +272,7 @@ static const char *set_anonymous(struct uckpt *u, const struct option *o, const 
 	return NULL;
 }
 
-/* One number of ranks, or several with commas. */
+/* Set one number of ranks, or several separated by commas. */
 static const char *set_ranks(struct uckpt *u, const struct option *o, const char *text,
 			     const char *value)
 {

@@ -15,14 +15,14 @@ struct settings {
 	struct user_rules rules;
 	char *hf_config;    /* of tree.plan */
 	uint64_t readahead; /* memory for read-ahead, in bytes; 0: none */
-	/* Of convert: */
+	/* Options of convert: */
 	bool lenient;                         /* accept patterns that match no parameter */
 	unsigned read_threads, write_threads; /* 0: one per processor */
 	struct share share;                   /* of convert, extract and check */
 	double rtol, atol;                    /* of diff: see struct diff_tolerance */
 };
 
-/* The settings of a context, which owns them; NULL when memory runs out. */
+/* Return the settings of a context, which owns them; NULL when memory runs out. */
 struct settings *settings_of(struct uckpt *u);
 
 /* As uckpt_set, for a comma-separated list with only options about servers. */
@@ -31,7 +31,7 @@ int settings_set_servers(struct uckpt *u, const char *list, struct errmsg *err);
 /* Free the settings, if `u` has some. */
 void settings_free(struct uckpt *u);
 
-/* Check that the options about the files shown fit together.  -EINVAL with a message. */
+/* Check that the options about the files shown are compatible.  -EINVAL with a message. */
 int settings_validate(struct settings *s, struct errmsg *err);
 
 #endif

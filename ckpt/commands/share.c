@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Work that several processes, perhaps on several machines, share without communication: each
- * computes by itself which part is its own. */
+/* Division of work between processes, perhaps on several machines, without communication: each
+ * process computes its own part. */
 #include "ckpt/commands/share.h"
 
 #include <stdio.h>
@@ -9,8 +9,8 @@
 
 #include "ckpt/base/array.h"
 
-/* Variables of srun, of Open MPI's mpirun, and of MPICH's and Intel's: the process's number from
- * 0 on, and how many there are. */
+/* Variables of srun, of Open MPI's mpirun, and of MPICH's and Intel's: the process's number, from
+ * 0, and the number of processes. */
 static const struct {
 	const char *rank, *ranks;
 } launchers[] = {

@@ -11,11 +11,11 @@
 
 /* The number of this process among several that share work. */
 struct share {
-	unsigned part, parts; /* from 1 on; 0 and 0: this process does everything */
+	unsigned part, parts; /* counted from 1; 0 and 0: this process does everything */
 };
 
-/* Parse "2/8", or "auto" for the variables that a launcher has set.  Returns NULL, or what is
- * wrong. */
+/* Parse "2/8", or "auto" for the variables that a launcher has set.  Returns NULL, or an error
+ * text. */
 const char *share_parse(const char *text, struct share *out);
 
 /*

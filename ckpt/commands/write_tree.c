@@ -3,9 +3,10 @@
  * Writes a tree to a disk.
  *
  * Directories are created first.  Then the files are written, several at once and the largest
- * first, so that no thread is left alone with a large file at the end.  Each file is read on its
- * own: a shard's bytes that two files share (a model states file is copied, and a tied parameter or
- * optimizer_state.pt repeats some of a shard) are read twice, normally from the page cache.
+ * first, so that no thread is still writing a large file when the others have finished.  Each file
+ * is read on its own: a shard's bytes that two files share (a model states file is copied, and a
+ * tied parameter or optimizer_state.pt repeats some of a shard) are read twice, normally from the
+ * page cache.
  *
  * A file's storages are written first and the literals between them last, because the literals hold
  * the storages' checksums:
@@ -16,11 +17,10 @@
  * vfile_read sums the storages as they pass, so each byte is read once.  A file that is a copy of a
  * shard is copied by the kernel and gets the shard's mode and times.
  *
- * From a far store, the rest of the files that are being written is prefetched, and then the files
- * that follow.
+ * From a remote store, the rest of the files being written is prefetched, then the following files.
  *
- * Write-back of a file begins as soon as it is complete, and resume_sync waits for all files at the
- * end, and for those before now and then.
+ * Write-back of a file begins as soon as it is complete. resume_sync waits for it, every few
+ * seconds and at the end.
  */
 #include "ckpt/commands/write_tree.h"
 
@@ -71,13 +71,13 @@ struct writer {
 	struct task *tasks;
 	size_t n, cap;
 	atomic_size_t begun; /* number of files whose writing has begun */
-	atomic_flag busy;    /* a thread prefetches, and owns the rest of the members */
-	size_t next;         /* the first file that is not prefetched yet */
+	atomic_flag busy;    /* a thread prefetches, and owns the following members */
+	size_t next;         /* first file that is not prefetched yet */
 	struct vfile *ahead; /* that file, once it is open */
-	uint64_t done;       /* bytes of it that were prefetched */
+	uint64_t done;       /* prefetched bytes of it */
 };
 
-/* One file while it is written. */
+/* A file being written. */
 struct out {
 	struct writer *w;
 	const char *path; /* in the tree */
@@ -119,7 +119,7 @@ static void go_to(struct writer *w, size_t i)
 	w->done = 0;
 }
 
-/* Want the files that follow, as far as there is memory. */
+/* Queue prefetches of the following files until the memory budget is used. */
 static void want_next(struct writer *w)
 {
 	while (w->next < w->n) {
@@ -130,7 +130,7 @@ static void want_next(struct writer *w)
 			go_to(w, begun);
 			continue;
 		}
-		/* Its writer will meet the error. */
+		/* Ignore the error: the file's writer will report it. */
 		if (!w->ahead && plan_file_open(w->p, w->tasks[w->next].node, &w->ahead, NULL))
 			w->ahead = NULL;
 		size = w->ahead ? vfile_size(w->ahead) : 0;
@@ -142,7 +142,7 @@ static void want_next(struct writer *w)
 	}
 }
 
-/* Bytes from `off` on will be read. */
+/* Announce that the bytes from `off` on will be read. */
 static void read_ahead(const struct out *o, uint64_t off)
 {
 	const uint64_t left = vfile_size(o->f) - off;
@@ -151,7 +151,7 @@ static void read_ahead(const struct out *o, uint64_t off)
 
 	if (!vfile_is_far(o->f) || vfile_prefetch(o->f, off, n, WANT_NEXT) < n || n < left)
 		return;
-	/* One thread is enough. */
+	/* One thread prefetches; the others go on. */
 	if (!atomic_flag_test_and_set(&o->w->busy)) {
 		want_next(o->w);
 		atomic_flag_clear(&o->w->busy);
@@ -194,7 +194,7 @@ static int copy_kind(const struct out *o, bool literals, struct errmsg *err)
 		const bool literal = m->v[i].kind == EXTENT_LITERAL;
 		const bool zero = m->v[i].kind == EXTENT_ZERO;
 
-		/* Neighbours go together: a storage may have many extents. */
+		/* Copy adjacent extents together: a storage may have many. */
 		while (i < m->n && (m->v[i].kind == EXTENT_LITERAL) == literal &&
 		       (m->v[i].kind == EXTENT_ZERO) == zero)
 			i++;
@@ -214,8 +214,8 @@ static int copy_kind(const struct out *o, bool literals, struct errmsg *err)
 
 /*
  * Copy the shard inside the kernel: copy_file_range shares blocks where the
- * file system can, sendfile works across file systems, but waits for each window of
- * a store that is far away.  Otherwise read and write, which also reports the error.
+ * file system can, sendfile works across file systems, but waits for each window of a remote
+ * store.  Otherwise read and write, which also reports the error.
  */
 static int copy_shard(const struct out *o, uint32_t shard, struct errmsg *err)
 {
@@ -233,7 +233,7 @@ static int copy_shard(const struct out *o, uint32_t shard, struct errmsg *err)
 		rc = shards_use(c, shard, &m, err);
 		if (rc)
 			return rc;
-		/* Without a descriptor (packed) both fail. */
+		/* Both fail for a packed shard, which has no descriptor. */
 		n = copy_file_range(m.fd, &from, o->fd, NULL, COPY_MAX, 0);
 		if (n < 0 && shards_can_map(c, 0))
 			n = sendfile(o->fd, m.fd, &from, COPY_MAX);
@@ -281,7 +281,7 @@ static int write_contents(const struct out *o, struct errmsg *err)
 	return rc;
 }
 
-/* Create a file, instead of one that is not whole. */
+/* Create a file, replacing an incomplete one. */
 static int create(int dir, const char *path)
 {
 	const int flags = O_WRONLY | O_CLOEXEC | O_CREAT | O_EXCL;
@@ -308,7 +308,7 @@ static int write_new(struct out *o, struct errmsg *err)
 	/* Network file systems report an exceeded quota at close. */
 	if (close(o->fd) < 0 && !rc)
 		rc = fail(o->w, o->path, "write", err);
-	/* Leave room on a full disk. */
+	/* Remove the partial file, to free space on a full disk. */
 	if (rc)
 		unlinkat(o->w->dir, o->path, 0);
 	return rc;
@@ -344,7 +344,7 @@ static int by_size(const void *a, const void *b)
 	return ORDER(y->size, x->size) ?: strcmp(x->path, y->path);
 }
 
-/* Remove the files that other processes write. */
+/* Keep only this process's files in the list. */
 static int keep_own(struct writer *w, struct uckpt_done *done, struct errmsg *err)
 {
 	const size_t all = w->n;
@@ -374,7 +374,7 @@ static int keep_own(struct writer *w, struct uckpt_done *done, struct errmsg *er
 	return ok ? 0 : errmsg_nomem(err, w->options->shown);
 }
 
-/* Remove the files that the journal has from the list.  -EINTR. */
+/* Remove files in the journal from the list.  -EINTR. */
 static int skip_whole(struct writer *w)
 {
 	const struct errmsg_sink notes = context_notes(w->options->progress->u);

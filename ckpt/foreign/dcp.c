@@ -26,8 +26,8 @@ static struct dcp_checkpoint *own(struct checkpoint *c)
 	return (struct dcp_checkpoint *)c;
 }
 
-/* Read the metadata of the directory, or of both of a pair, which may have been saved
- * without the optimizer. */
+/* Read the metadata of the directory, or of both directories of a pair; the second may be missing
+ * if the optimizer was not saved. */
 static int read_metadata(struct dcp_checkpoint *x, struct errmsg *err)
 {
 	const char *const *pair;
@@ -152,7 +152,7 @@ static int dcp_load(struct checkpoint *c, const struct user_rules *rules, struct
 	return rc;
 }
 
-/* All states were read with the rows. */
+/* Nothing to load: states were read with the rows. */
 static int dcp_check_states(struct checkpoint *c, bool states, struct errmsg *err)
 {
 	const struct dcp_checkpoint *x = own(c);
@@ -174,7 +174,7 @@ static int dcp_states(struct checkpoint *c, const struct param *p, const struct 
 	return 0;
 }
 
-/* The state of a group by name, or NULL. */
+/* Return the state of a group by name, or NULL. */
 static const struct dcp_state *find_state(const struct dcp_checkpoint *x, uint32_t group,
 					  const char *name)
 {
@@ -187,7 +187,7 @@ static const struct dcp_state *find_state(const struct dcp_checkpoint *x, uint32
 	return found;
 }
 
-/* The entry of a part; NULL: the part is zeros. */
+/* Return the entry of a part; NULL: the part is zeros. */
 static struct dcp_entry *part_entry(const struct dcp_checkpoint *x, const struct part_run *run)
 {
 	const struct dcp_group *g = &x->model.groups[run->slice->group];
@@ -229,7 +229,7 @@ static int dcp_extents(struct checkpoint *c, const struct param *p, const struct
 		     : add_range(x, t, 0, t->numel, t->dtype, out, gathers, err);
 }
 
-/* Locate all chunks at once. */
+/* Locate the chunks of all parts together. */
 static int find_parts(struct dcp_checkpoint *x, const struct part_run *v, size_t n,
 		      struct errmsg *err)
 {

@@ -13,8 +13,8 @@ struct user_rules;
 
 /*
  * A distributed checkpoint: a directory that FSDP or another user of torch.distributed.checkpoint
- * saved, or Accelerate's pair of directories for the model and the optimizer.  Its files are those
- * that the metadata names, then the metadata itself.
+ * saved, or Accelerate's pair of directories for the model and the optimizer.  Its files are the
+ * files that the metadata names, then the metadata itself.
  */
 struct dcp_checkpoint {
 	struct checkpoint c;
@@ -29,7 +29,7 @@ struct dcp_checkpoint {
 	struct dcp_model model;
 	struct arena arena; /* of the following */
 	struct merge_rules *rules;
-	/* Each has the module's entry (own): first the rows of c->params, then those that only
+	/* Each row has the module's entry (own): first the rows of c->params, then rows that only
 	 * `order` has. */
 	struct param *rows;
 	size_t nrows;
@@ -56,17 +56,18 @@ int dcp_rows(struct dcp_checkpoint *x, const struct user_rules *rules, struct er
 struct value *dcp_object(struct checkpoint *c, enum checkpoint_object what, unsigned mp,
 			 unsigned rank, struct file_layout *d);
 
-/* Append the element of a state that is a tensor for the whole group. */
+/* Append the element of a state that is one tensor for the whole group. */
 int dcp_number_extents(struct dcp_checkpoint *x, const struct dcp_state *s, struct extent_map *out,
 		       struct errmsg *err);
 
 /* List the files that ranks have saved by torch.save, if there are any (x->nranks), and make
- * entries of their contents.  -ENOTSUP for flat parameters of FSDP1 and placements that are not
- * read; -EBADMSG if ranks are missing or contradict each other; as rank_files_find, ptfile_open. */
+ * entries of their contents.  -ENOTSUP for flat parameters of FSDP1 and unsupported placements;
+ * -EBADMSG if ranks are missing or contradict each other; otherwise as rank_files_find and
+ * ptfile_open. */
 int dcp_ranks_list(struct dcp_checkpoint *x, struct errmsg *err);
 int dcp_ranks_read(struct dcp_checkpoint *x, struct errmsg *err);
 
-/* The same, but NULL unless its data is in records. */
+/* As dcp_of, but NULL unless the data is in records. */
 static inline struct dcp_checkpoint *dcp_with_records(struct checkpoint *c)
 {
 	struct dcp_checkpoint *x = dcp_of(c);
@@ -74,7 +75,7 @@ static inline struct dcp_checkpoint *dcp_with_records(struct checkpoint *c)
 	return x && !x->nranks ? x : NULL;
 }
 
-/* Find the places of chunks in files of safetensors.  Errors as safetensors_read. */
+/* Find the places of chunks in safetensors files.  Errors as safetensors_read. */
 int dcp_safetensors_find(struct dcp_checkpoint *x, struct errmsg *err);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Chooses the dict with the model.  Programs may save averaged weights beside the model's, and the
- * order of a checkpoint's dicts means nothing, so their contents and names must decide.
+ * order of the dicts is arbitrary, so the choice depends on their contents and names.
  */
 #include "ckpt/foreign/dcp_optimizer.h"
 
@@ -18,47 +18,47 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/foreign/dcp_storage.h"
 
-/* Without an optimizer, a dict with this many times fewer elements than another is no
+/* Without an optimizer, a dict with this many times fewer elements than another is not the
  * model. */
 #define SMALLER 16u
 
 #define PARTS_MAX 64u /* limit of the parts of a dict */
 
-#define WRAPPED "module." /* before all names: of DistributedDataParallel */
+#define WRAPPED "module." /* prefix of all names, from DistributedDataParallel */
 
 #define NAMES_SHOWN 4u /* number of dicts named in a message */
 
-/* Evidence for a dict; the first kind that differs decides. */
+/* Kinds of evidence for a dict; the first kind that differs decides. */
 enum evidence {
-	HELD,  /* parameters of the optimizer */
+	HELD,  /* number of the optimizer's parameters in it */
 	FITS,  /* number of these that have a state of their shape */
-	LARGE, /* without an optimizer: it has many elements */
-	NAME,  /* enum rank */
-	NEAR,  /* number of the path's elements that are also in the optimizer's path */
-	WHOLE, /* a whole dict, not a part whose names share a prefix */
+	LARGE, /* without an optimizer: the dict has many elements */
+	NAME,  /* enum rank of the dict's name */
+	NEAR,  /* number of the path's elements that also occur in the optimizer's path */
+	WHOLE, /* a whole dict, not a part of one whose names share a prefix */
 	EVIDENCE
 };
 
 enum rank { AVERAGED, OTHER, NAMED, EXACT };
 
-/* A dict of tensors, or those of a dict whose names begin with the same words. */
+/* A dict of tensors, or the tensors of a dict whose names share a prefix. */
 struct candidate {
-	const char *name;       /* as the option has it */
-	struct dcp_findings in; /* the tensors, by their whole names */
-	size_t skip;            /* characters of these before the model's names */
+	const char *name;       /* name as used in the option */
+	struct dcp_findings in; /* its tensors, by their whole names */
+	size_t skip;            /* characters of these names before the model's names */
 	uint64_t floats; /* elements of floating types */
 	bool has_float;  /* a tensor of such a type */
-	bool has_arrays; /* a tensor that is no number */
+	bool has_arrays; /* a tensor that is not a number */
 	uint64_t evidence[EVIDENCE];
 	bool parts; /* each of its tensors is also in another candidate */
-	bool out;   /* another has more evidence */
+	bool out;   /* another candidate has more evidence */
 	bool named; /* named in a message */
 };
 
 struct choice {
 	struct dcp_reader *f;
 	struct arena a;
-	struct dcp_findings names; /* of the optimizer's parameters */
+	struct dcp_findings names; /* names of the optimizer's parameters */
 	size_t nnames;             /* number of different names */
 	struct candidate *v;
 	size_t n, cap;
@@ -68,7 +68,7 @@ static const char *const live_words[] = { "model", "module", "net", "network", "
 static const char *const averaged_words[] = { "ema", "swa", "avg", "average", "averaged",
 					      "averages", "shadow", "teacher", "target",
 					      "reference", "ref", "polyak",
-					      /* Weights of another time. */
+					      /* Words for weights of another time. */
 					      "best", "old", "previous", "prev", "initial", "init",
 					      "momentum" };
 
@@ -101,7 +101,7 @@ static bool next_word(const char **text, char word[16])
 	return n;
 }
 
-/* Judge a dict by the words of its path, and a part of it by those of its prefix. */
+/* Judge a dict by the words of its path, and a part of a dict by the words of its prefix. */
 static enum rank rank_of(const struct candidate *x)
 {
 	const unsigned depth = x->in.v->entry->depth - 1;
@@ -154,8 +154,8 @@ static int by_dict(const void *a, const void *b)
 		       ?: (x->entry > y->entry) - (x->entry < y->entry);
 }
 
-/* The name of a dict, as the option has it: its path with dots, "." of the outermost; and of a
- * part of it, unless that is what DistributedDataParallel puts before all names. */
+/* Return the name of a dict as used in the option: its path joined by dots, "." for the outermost
+ * dict; a part's name includes its prefix, unless that is the prefix of DistributedDataParallel. */
 static const char *name_of(struct arena *a, const struct dcp_finding *first, size_t skip)
 {
 	const unsigned depth = first->entry->depth - 1;
@@ -169,7 +169,7 @@ static const char *name_of(struct arena *a, const struct dcp_finding *first, siz
 			    first->param);
 }
 
-/* Add a dict, or with characters to skip a part of one, and its first tensor. */
+/* Add a dict (or, with characters to skip, a part of one) and its first tensor. */
 static bool add_candidate(struct choice *c, struct dcp_finding *first, size_t skip)
 {
 	const struct candidate x = { .name = name_of(&c->a, first, skip),
@@ -208,7 +208,7 @@ static int list_dicts(struct choice *c)
 	return 0;
 }
 
-/* List the names of the optimizer's parameters; one without groups has states of them. */
+/* List the names of the optimizer's parameters; if it has no groups, the names that have states. */
 static int list_names(struct choice *c)
 {
 	const struct dcp_reader *f = c->f;
@@ -257,7 +257,7 @@ static bool add_part(struct choice *c, size_t whole, size_t first, size_t i)
 	return true;
 }
 
-/* If a dict has none of the optimizer's names, find the prefixes of these in it. */
+/* If a dict has none of the optimizer's names, find prefixes before these names in it. */
 static int list_parts(struct choice *c)
 {
 	const size_t n = c->n;
@@ -280,7 +280,7 @@ static int list_parts(struct choice *c)
 	return 0;
 }
 
-/* Has the parameter of that name a state of the tensor's shape, or none with a shape? */
+/* Has the parameter with that name a state of the tensor's shape, or no state with a shape? */
 static bool fits(const struct dcp_reader *f, const struct dcp_entry *t, const char *name)
 {
 	size_t n;
@@ -297,7 +297,7 @@ static bool fits(const struct dcp_reader *f, const struct dcp_entry *t, const ch
 	return !any;
 }
 
-/* The elements of the path of a dict that an optimizer has, too. */
+/* Count the leading elements of a dict's path that are also in an optimizer's path. */
 static unsigned common_depth(const struct candidate *x, const struct dcp_prefix *p)
 {
 	const struct dcp_entry *t = x->in.v->entry;
@@ -352,7 +352,7 @@ static void judge(struct choice *c)
 		x->evidence[LARGE] = c->nnames || (x->has_float && x->floats >= most / SMALLER);
 }
 
-/* Do both dicts show the same bytes under the same names? */
+/* Do both dicts have the same bytes under the same names? */
 static bool same_data(const struct candidate *a, const struct candidate *b)
 {
 	if (a->in.n != b->in.n)
@@ -397,7 +397,7 @@ static struct candidate *weigh(struct choice *c, size_t *left)
 	return best;
 }
 
-/* Append the names of candidates marked `named`.  Returns their number. */
+/* Append the names of the candidates marked `named`.  Returns their number. */
 static size_t add_names(const struct choice *c, struct bytebuf *out)
 {
 	size_t n = 0;
@@ -436,7 +436,7 @@ static struct candidate *find_wanted(const struct choice *c, const char *wanted)
 	return NULL;
 }
 
-/* Note the choice, if there are weights that are not shown; numbers do not count. */
+/* Note the choice if weights remain that are not shown; numbers do not count. */
 static void note_others(const struct choice *c, const struct candidate *chosen)
 {
 	struct bytebuf text = { 0 };
@@ -472,7 +472,7 @@ static void settle_optimizer(const struct choice *c, const struct candidate *cho
 	}
 }
 
-/* The tensors of what was chosen are the model's. */
+/* Make the tensors of the chosen dict the model's. */
 static int take(struct dcp_reader *f, const struct candidate *chosen)
 {
 	struct dcp_findings *l = &f->weights;

@@ -29,10 +29,10 @@ static int by_offset(const void *a, const void *b, void *ctx)
 	return 0;
 }
 
-/* A tensor that is checked. */
+/* A tensor being checked. */
 struct cover {
 	const struct dcp_entry *t;
-	uint64_t left; /* comparisons */
+	uint64_t left; /* comparisons left */
 	const char *file;
 	struct errmsg *err;
 };
@@ -77,8 +77,8 @@ static int find_overlap(struct cover *c, size_t first, size_t end, unsigned d)
 	return 0;
 }
 
-/* The end of the row that begins with chunk `i`: chunks with the same range in dimension `d`. 0
- * if it overlaps the next row. */
+/* Return the end of the row that begins with chunk `i`: chunks with the same range in dimension
+ * `d`. 0 if the row overlaps the next one. */
 static size_t end_of_row(const struct dcp_entry *t, size_t i, size_t end, unsigned d)
 {
 	const struct dcp_chunk *x = &t->chunks[i++];

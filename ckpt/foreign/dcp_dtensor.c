@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tensors of ranks in a pickle: torch/distributed/tensor/_api.py (DTensor) and
+ * Ranks' parts of tensors in a pickle: torch/distributed/tensor/_api.py (DTensor) and
  * torch/distributed/_shard/sharded_tensor/api.py (ShardedTensor) are wrapper subclasses:
  *
  *   _rebuild_from_type_v2(_rebuild_wrapper_subclass, DTensor,
@@ -26,7 +26,7 @@ struct mesh {
 	uint64_t shape[MESH_DIMS_MAX], at[MESH_DIMS_MAX];
 };
 
-/* An attribute of an object: in its __dict__, or in its slots. */
+/* Return an attribute of an object, from its __dict__ or its slots. */
 static const struct value *attribute(const struct value *v, const char *name)
 {
 	const struct value *state = v && value_is_object(v) ? v->obj->state : NULL;
@@ -38,14 +38,14 @@ static const struct value *attribute(const struct value *v, const char *name)
 	return found;
 }
 
-/* The class name of an object, or of the argument of a call; or "?". */
+/* Return the class name of an object, or of a call's argument; or "?". */
 static const char *class_of(const struct value *v)
 {
 	v = v && value_is_object(v) ? v->obj->callable : v;
 	return v && v->kind == VALUE_GLOBAL ? v->global.name : "?";
 }
 
-/* The arguments of a wrapper subclass; NULL for anything else. */
+/* Return the arguments of a wrapper subclass; NULL for anything else. */
 static const struct value_seq *wrapper_args(const struct value *v)
 {
 	const struct value *args = v && v->kind == VALUE_REDUCE ? v->obj->args : NULL;
@@ -64,7 +64,7 @@ static int bad(const char *name, const char *what, struct errmsg *err)
 	return errmsg_set(err, -EBADMSG, "%s: %s", name, what);
 }
 
-/* Until it is cut, a part is the whole. */
+/* Initialise the part to the whole tensor. */
 static void set_whole(struct dtensor *d, enum dtype dtype, const struct tensor *whole)
 {
 	d->dtype = dtype;
@@ -88,7 +88,7 @@ static int read_whole(const struct value_seq *args, const char *name, struct dte
 	return 0;
 }
 
-/* The product of numbers, which may be in nested tuples. */
+/* Multiply numbers, which may be in nested tuples. */
 static bool multiply(const struct value *v, unsigned depth, uint64_t *out)
 {
 	const struct value_seq *list = value_items(v);
@@ -147,7 +147,7 @@ static int read_mesh(const struct value *mesh, const char *name, struct mesh *m,
 	return 0;
 }
 
-/* Do the dimensions of the mesh that cut the same dimension of the tensor come in order? */
+/* Are the mesh dimensions that cut the same dimension of the tensor in order? */
 static bool is_in_order(const struct value *order)
 {
 	const struct value_seq *v = value_items(order);
@@ -209,7 +209,7 @@ static int read_placement(const struct value *v, const struct dtensor *d, const 
 }
 
 /* Cut the tensor as the dimensions of the mesh do, in their order.  A strided dimension cuts the
- * result of later dimensions, those of tensor parallelism. */
+ * result of later dimensions, which belong to tensor parallelism. */
 static int place(struct dtensor *d, const struct mesh *m, const struct value_seq *placements,
 		 const char *name, struct errmsg *err)
 {

@@ -11,17 +11,17 @@
 struct errmsg;
 struct value;
 
-/* A rank's pickled part of a tensor that ranks share. */
+/* A rank's pickled part of a tensor that is distributed over ranks. */
 struct dtensor {
 	enum dtype dtype;
 	unsigned ndim;
-	uint64_t shape[TENSOR_DIMS_MAX]; /* of the whole */
+	uint64_t shape[TENSOR_DIMS_MAX]; /* of the whole tensor */
 	uint64_t numel;
 	/* A DTensor's part, or a plain tensor, which is whole: */
 	const struct value *local;
 	uint64_t offset[TENSOR_DIMS_MAX], size[TENSOR_DIMS_MAX];
 	bool replica; /* another rank has the same part */
-	bool shared;  /* it is no plain tensor */
+	bool shared;  /* not a plain tensor */
 	/* A ShardedTensor's shards, or NULL: a list of objects. */
 	const struct value *shards;
 };

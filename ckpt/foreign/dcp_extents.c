@@ -41,7 +41,7 @@ static int find_one(void *ctx, size_t i, struct errmsg *err)
 	return dcp_storage_locate(f->b, f->v[i].t, f->v[i].c, err);
 }
 
-/* List the chunks of a range that are not located yet. */
+/* List the chunks of a range that have not been located yet. */
 static bool list_chunks(struct finding *f, const struct dcp_range *r)
 {
 	for (size_t i = 0; i < r->t->nchunks; i++) {
@@ -82,8 +82,8 @@ struct laying {
 	const struct dcp_storage *b;
 	const struct dcp_entry *t;
 	uint64_t first, end;   /* requested elements */
-	uint64_t at;           /* the first element that is not laid out yet */
-	uint64_t base;         /* the first element in `out` */
+	uint64_t at;           /* first element that is not laid out yet */
+	uint64_t base;         /* first element in `out` */
 	struct extent_map out; /* in the tensor's own type */
 	struct gathers *gathers;
 	struct errmsg *err;
@@ -207,7 +207,7 @@ static uint64_t product(const uint64_t *v, unsigned from, unsigned end)
 	return n;
 }
 
-/* The number of chunks from v[i] on with the same range in dimension `d`. */
+/* Count the chunks from v[i] on that have the same range in dimension `d`. */
 static size_t count_alike(const struct band *b, size_t i, unsigned d)
 {
 	size_t k = i + 1;
@@ -338,7 +338,7 @@ static bool is_strided(const struct band *b)
 	return i < b->n;
 }
 
-/* The first dimension that chunks of a band cut. */
+/* Return the first dimension that the chunks of a band cut. */
 static unsigned find_cut(const struct laying *l, const struct band *b)
 {
 	for (unsigned d = 0; d < l->t->ndim; d++)
@@ -402,7 +402,7 @@ int dcp_extents_add(const struct dcp_storage *b, const struct dcp_range *r, enum
 	rc = dcp_extents_find(b, r, 1, err);
 	if (rc)
 		return rc;
-	/* The records have shown that there are no more dimensions. */
+	/* The records have shown that there are not more dimensions. */
 	memcpy(all.box, t->shape, t->ndim * sizeof(*all.box));
 	for (; !all.v->numel; all.n--)
 		all.v++;

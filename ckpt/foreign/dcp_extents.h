@@ -19,8 +19,8 @@ struct dcp_range {
 	uint64_t first, numel;
 };
 
-/* Locate all chunks that have some of the elements, in parallel.  -EBADMSG if a record
- * contradicts the metadata; -EIO if a file has changed. */
+/* Locate all chunks that have any of the elements, in parallel.  -EBADMSG if a record contradicts
+ * the metadata; -EIO if a file has changed. */
 int dcp_extents_find(const struct dcp_storage *b, const struct dcp_range *v, size_t n,
 		     struct errmsg *err);
 

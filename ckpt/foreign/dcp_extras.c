@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a model has beside the parameters of its optimizer: buffers, frozen parameters, and
- * other names of parameters, which are saved as often as they have names.
+ * The tensors of a model that are not parameters of its optimizer: buffers, frozen parameters, and
+ * tied parameters, which are saved once under each name.
  *
- * A state dict does not tell buffers from frozen parameters, and stage 3 has the elements of a
- * buffer in its module, and none of a parameter, so that an engine loads nothing else there:
+ * A state dict does not distinguish buffers from frozen parameters.  The distinction matters for
+ * stage 3, whose module has the elements of buffers but not of parameters; an engine loads only
+ * these from it:
  *
  *	integers, names of well-known buffers			a buffer
  *	in several chunks: FSDP cuts only parameters		a parameter
@@ -63,8 +64,8 @@ static int find_tie(struct dcp_reader *f, struct dcp_extra *e)
 	return rc < 0 ? rc : 0;
 }
 
-/* Can it be shown?  1, 0, or an error.  Complex numbers that are conjugated when read cannot;
- * only their records tell. */
+/* Can the tensor be shown? 1, 0, or an error.  Complex numbers that are conjugated when read cannot
+ * be shown; only their records reveal them. */
 static int is_shown(const struct dcp_reader *f, const struct dcp_entry *t)
 {
 	const bool complex =
@@ -79,7 +80,7 @@ static int is_shown(const struct dcp_reader *f, const struct dcp_entry *t)
 	return !rc ? 1 : rc == -ENOTSUP ? 0 : rc;
 }
 
-/* The last component of a tensor's name. */
+/* Return the last component of a tensor's name. */
 static const char *last_name(const struct dcp_entry *t)
 {
 	const char *key = t->path[t->depth - 1], *dot = strrchr(key, '.');
@@ -96,7 +97,7 @@ bool dcp_is_known_buffer(const struct dcp_entry *t)
 		"expert_bias",	 "e_score_correction_bias", /* and routers, as torchtitan's */
 		"freqs_cis",
 	};
-	/* The mask of an attention, as in minGPT. */
+	/* An attention mask, as in minGPT. */
 	bool found = t->ndim == 4 && t->shape[0] == 1 && t->shape[1] == 1 &&
 		     t->shape[2] == t->shape[3] && strcmp(last_name(t), "bias") == 0;
 
@@ -109,7 +110,7 @@ bool dcp_is_known_buffer(const struct dcp_entry *t)
 struct trained {
 	const struct dcp_entry **v;
 	size_t n;
-	bool cut; /* all have several chunks */
+	bool cut; /* all trained parameters have several chunks */
 };
 
 static int by_last_name(const void *a, const void *b)
@@ -135,7 +136,7 @@ static bool list_trained(const struct dcp_reader *f, struct trained *l)
 	return l->v;
 }
 
-/* Does a tensor that is no known buffer look like a parameter? */
+/* Does a tensor that is not a known buffer look like a parameter? */
 static bool is_like_param(const struct trained *l, const struct dcp_entry *t)
 {
 	const char *name = last_name(t);

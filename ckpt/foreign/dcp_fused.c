@@ -25,10 +25,10 @@
 struct fused {
 	const struct dcp_entry *weights[PARTS];
 	const char *names[PARTS];
-	uint64_t head;           /* rows of a head */
-	uint64_t rows[PARTS];    /* rows of each weight for each head of keys */
-	uint64_t before[PARTS];  /* rows before these */
-	uint64_t heads, rows_of; /* number of key heads; rows for each, in all */
+	uint64_t head;           /* rows per head */
+	uint64_t rows[PARTS];    /* rows of each weight per key head */
+	uint64_t before[PARTS];  /* offset of these rows */
+	uint64_t heads, rows_of; /* number of key heads; rows for each head in total */
 };
 
 static const struct dcp_entry *find_weight(const struct dcp_reader *f, const char *prefix, size_t n,
@@ -38,7 +38,8 @@ static const struct dcp_entry *find_weight(const struct dcp_reader *f, const cha
 	return *name ? dcp_weight_find(f, *name) : NULL;
 }
 
-/* The rows of a head: the option's, or the width of a norm of each head's queries; 0 if unknown. */
+/* Return the rows of a head: the option's value, or the width of a norm of each head's queries; 0
+ * if unknown. */
 static uint64_t find_head(const struct dcp_reader *f, const char *prefix, size_t n)
 {
 	const struct dcp_entry *norm;
@@ -54,7 +55,7 @@ static uint64_t find_head(const struct dcp_reader *f, const char *prefix, size_t
 	return norm && norm->ndim == 1 ? norm->shape[0] : 0;
 }
 
-/* Is it a fused parameter, which the model has only in parts?  1, 0, or an error. */
+/* Is it a fused parameter that the model has only in parts?  1, 0, or an error. */
 static int is_fused(const struct dcp_reader *f, const char *param, struct fused *x)
 {
 	static const char *const parts[PARTS] = { "wq", "wk", "wv" };
@@ -107,7 +108,7 @@ static bool has_shape(const struct dcp_entry *t, const struct fused *x)
 	       memcmp(t->shape + 1, w->shape + 1, (w->ndim - 1) * sizeof(*w->shape)) == 0;
 }
 
-/* Add to `out` the part of a chunk in rows [from, from + n), which become rows from `to` on. */
+/* Add to `out` the part of a chunk in rows [from, from + n), moved to rows from `to` on. */
 static bool add_rows(struct arena *a, const struct dcp_chunk *c, uint64_t from, uint64_t n,
 		     uint64_t to, struct dcp_entry *out, size_t *cap)
 {

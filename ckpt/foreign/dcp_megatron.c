@@ -3,7 +3,7 @@
  * Megatron-Core's torch_dist (megatron/core/dist_checkpointing): keys have no paths.
  *
  *   decoder.layers.REST		[layers, ...]: all layers of a model, if they are alike
- *   optimizer.state.STATE.KEY	the same for each state; fp32_param has the masters
+ *   optimizer.state.STATE.KEY	likewise for each state; fp32_param has the masters
  *   optimizer.REST		other forms, such as buckets of flat elements, are not read
  *   common.pt			iteration, optimizer: {state: {common_step}, param_groups},
  *				without the names of the groups' parameters
@@ -46,7 +46,7 @@ static int read_common_step(const struct ptfile *pt, struct value *v, struct are
 	return 0;
 }
 
-/* The groups of an optimizer, of which several may be chained (0, 1, ...). */
+/* Return the groups of an optimizer; several optimizers may be chained (0, 1, ...). */
 static const struct value_seq *find_groups(const struct value *optimizer, size_t chained,
 					   const struct value **one)
 {
@@ -64,7 +64,7 @@ static double number_of(const struct value *v, double otherwise)
 					   : otherwise;
 }
 
-/* Take over a group.  Options that scale others cannot be distinguished. */
+/* Add a group.  Options that scale other options cannot be distinguished. */
 static void add_group(struct dcp_megatron *x, struct arena *a, const struct value *group,
 		      size_t *cap)
 {
@@ -118,7 +118,7 @@ static int read_common(struct dcp_megatron *x, struct arena *a, const struct ptf
 size_t dcp_megatron_group(const struct dcp_megatron *x, const char *name, unsigned ndim)
 {
 	const char *of_experts = strstr(name, ".experts.experts.");
-	/* Unless their names have numbers, all experts of a layer are one tensor. */
+	/* Unless the names have numbers, all experts of a layer are one tensor. */
 	const bool many = of_experts && (of_experts[17] < '0' || of_experts[17] > '9');
 	const bool norm = x->qk_decays &&
 			  (strstr(name, "q_layernorm.") || strstr(name, "k_layernorm."));
@@ -134,7 +134,7 @@ size_t dcp_megatron_group(const struct dcp_megatron *x, const char *name, unsign
 	return i;
 }
 
-/* The place of a stack's missing layer number in a key, or NULL. */
+/* Return the place in a key where a stack's layer number is missing, or NULL. */
 static const char *find_stack(const char *key)
 {
 	const char *p = strstr(key, LAYERS);
@@ -145,7 +145,7 @@ static const char *find_stack(const char *key)
 	return *p < '0' || *p > '9' ? p : NULL;
 }
 
-/* Add an entry with the path of a parameter, or of its state.  The arena notes a failure. */
+/* Add an entry with the path of a parameter or its state.  The arena records a failure. */
 static void add_entry(struct dcp_metadata *m, struct dcp_entry t, const char *state,
 		      const char *name)
 {
@@ -192,7 +192,7 @@ static int add_layers(struct dcp_metadata *m, const struct dcp_entry *stack, con
 	return 0;
 }
 
-/* The part of a key that begins with "optimizer.", or NULL. */
+/* Return the part of a key that begins with "optimizer.", or NULL. */
 static const char *find_optimizer(const char *key)
 {
 	if (strncmp(key, "chained_", 8) == 0) {
@@ -270,7 +270,7 @@ static bool is_half(const struct dcp_metadata *m)
 	return found;
 }
 
-/* Open the record that later versions have instead of the file; 1 if there is none. */
+/* Open the record that replaces the file in later versions; 1 if there is none. */
 static int open_record(struct dcp_metadata *m, struct uckpt *u, struct ptfile *pt,
 		       struct errmsg *err)
 {

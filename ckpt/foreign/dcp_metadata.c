@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The metadata of a PyTorch distributed checkpoint, of which torch has no other description than
- * torch/distributed/checkpoint/metadata.py and filesystem.py:
+ * The metadata of a PyTorch distributed checkpoint.  Sources:
+ * torch/distributed/checkpoint/metadata.py and filesystem.py, the only description:
  *
  *   Metadata
  *     state_dict_metadata  {key: TensorStorageMetadata | BytesStorageMetadata}
@@ -14,8 +14,9 @@
  *					    transform_descriptors}}
  *
  * Objects are read as data and found by the names of their classes (unpickle.c).  Attributes that
- * are not named here, such as Megatron's all_local_plans, are ignored.  Our own views have calls of
- * the classes instead, whose arguments are the attributes in this order (views/dcpview_metadata.c).
+ * are not named here, such as Megatron's all_local_plans, are ignored.  Our own views contain calls
+ * of the classes instead, with the attributes as arguments in this order
+ * (views/dcpview_metadata.c).
  */
 #include "ckpt/foreign/dcp_metadata.h"
 
@@ -36,10 +37,11 @@ struct reader {
 	const char *dir;
 	const char *file; /* the metadata's path */
 	struct dcp_pickle p;
-	struct dcp_entry *entries; /* the directory's, in `m`; by key until sort_entries() */
+	struct dcp_entry *entries; /* entries of the directory, in `m`; sorted by key until
+				    * sort_entries() */
 	size_t n;
 	struct hashtab found; /* entries by the words of their keys */
-	pickle_word last;     /* the last file that was found, by its word */
+	pickle_word last;     /* word of the last file found */
 	uint32_t last_number;
 	struct errmsg *err;
 };
@@ -86,7 +88,7 @@ int64_t dcp_metadata_add_file(struct dcp_metadata *m, const char *path)
 	return (int64_t)m->nfiles++;
 }
 
-/* Find the number of the file of that name in the directory. */
+/* Find the number of the file with that name in the directory. */
 static int find_file(struct reader *r, pickle_word w, uint32_t *out)
 {
 	struct value_str t = { "", 0 };
@@ -238,7 +240,7 @@ static int read_entries(struct reader *r, const struct dcp_pairs *entries)
 	return 0;
 }
 
-/* Find the entry of a key, NULL if there is none: each text of the file is looked up once. */
+/* Find the entry of a key, or NULL.  Each text of the file is looked up only once. */
 static struct dcp_entry *find_entry(struct reader *r, pickle_word key)
 {
 	const uint64_t hash = hash_number(key);
@@ -309,7 +311,7 @@ static const char *read_step(const struct reader *r, pickle_word w)
 	return dcp_int_of(w, &k) ? arena_format(&r->m->arena, "%lld", (long long)k) : NULL;
 }
 
-/* Split a path into texts; a number stands for a place in a list. */
+/* Split a path into texts; a number is an index into a list. */
 static int read_path(const struct reader *r, struct dcp_entry *t, const pickle_word *path)
 {
 	struct arena *a = &r->m->arena;
@@ -334,8 +336,8 @@ static int read_path(const struct reader *r, struct dcp_entry *t, const pickle_w
 
 /* The position of an entry of planner_data in state_dict_metadata. */
 struct order {
-	size_t at;    /* position in state_dict_metadata; SIZE_MAX if it is no tensor */
-	size_t least; /* the least position of the preceding entries */
+	size_t at;    /* position in state_dict_metadata; SIZE_MAX if it is not a tensor */
+	size_t least; /* lowest position of the preceding entries */
 };
 
 /*
@@ -361,7 +363,7 @@ static void order_stages(const struct dcp_entry *entries, const struct order *o,
 	}
 }
 
-/* Set at[i] to the place of the entry `i` by key in state_dict_metadata. */
+/* Set at[i] to the position of entry `i`, by key, in state_dict_metadata. */
 static void find_places(struct reader *r, const struct dcp_pairs *entries, size_t *at)
 {
 	for (size_t i = 0; i < entries->n; i++) {
@@ -372,8 +374,8 @@ static void find_places(struct reader *r, const struct dcp_pairs *entries, size_
 	}
 }
 
-/* Give the entries their paths and their order, which is that of planner_data: the order of keys
- * depends on which ranks had parts of them. */
+/* Set the entries' paths and sort them in the order of planner_data: the order of keys depends on
+ * which ranks had parts of them. */
 static int sort_entries(struct reader *r, const struct dcp_pairs *entries,
 			const struct dcp_pairs *paths)
 {

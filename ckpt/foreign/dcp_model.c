@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Interprets keys.  A state dict has no schema, but what torch's get_state_dict
- * (torch/distributed/checkpoint/state_dict.py) makes of an optimizer has one:
+ * Interprets keys.  A state dict has no schema, but torch's get_state_dict
+ * (torch/distributed/checkpoint/state_dict.py) has one for optimizers:
  *
  *   (..., "state", NAME, FIELD)	(..., "param_groups", G, FIELD)
  *   (..., "state.NAME.FIELD")		(..., "param_groups.NAME.FIELD")   flattened
@@ -44,7 +44,7 @@ struct dcp_entry *dcp_weight_find(const struct dcp_reader *f, const char *name)
 	return w ? w->entry : NULL;
 }
 
-/* The state of a parameter that has this name, or NULL. */
+/* Return the state of a parameter with this name, or NULL. */
 static struct dcp_entry *find_state(const struct dcp_param *p, const char *field)
 {
 	for (size_t i = 0; i < p->nfound; i++)
@@ -73,7 +73,7 @@ static int read_number(const struct dcp_reader *f, struct dcp_entry *t, struct v
 			   value_kind_name(*v));
 }
 
-/* Read the steps that the parameters of a group have counted. */
+/* Read the step counts of a group's parameters. */
 static int read_step(const struct dcp_reader *f, struct dcp_entry *t, double *step)
 {
 	struct value *v;
@@ -125,7 +125,7 @@ static void add_zero_states(const struct dcp_reader *f, struct dcp_group *g)
 	g->states[2] = (struct dcp_state){ .name = "exp_avg_sq", .flat = true };
 }
 
-/* The first parameter of a group that has states, with these; NULL if none has any. */
+/* Return the first parameter of a group that has states, and these; NULL if none has any. */
 static const struct dcp_param *find_first(const struct dcp_group *g)
 {
 	for (size_t i = 0; i < g->nparams; i++)
@@ -134,7 +134,7 @@ static const struct dcp_param *find_first(const struct dcp_group *g)
 	return NULL;
 }
 
-/* Find the states of a group: those of its first parameter that has any, or of the first of
+/* Find the states of a group: the states of its first parameter that has any, or of the first of
  * all groups if none of its parameters ever got a gradient. */
 static int find_states(const struct dcp_reader *f, struct dcp_group *g)
 {
@@ -186,11 +186,11 @@ static int find_param_states(const struct dcp_reader *f, const struct dcp_group 
 	return rc ?: n;
 }
 
-/* Find the states of all parameters of a group.  Those of one that never got a gradient are
- * zeros. */
+/* Find the states of all parameters of a group.  States of a parameter that never got a gradient
+ * are zeros. */
 static int complete_group(struct dcp_reader *f, struct dcp_group *g)
 {
-	double step = -1; /* of the first parameter; -1: not known yet */
+	double step = -1; /* of the first parameter; -1: unknown yet */
 	int rc = find_states(f, g);
 
 	for (size_t i = 0; !rc && i < g->nparams; i++) {
@@ -236,7 +236,7 @@ static int set_weight(const struct dcp_reader *f, struct dcp_param *p)
 	return 0;
 }
 
-/* Divide the one group into Megatron-Core's, unless that leaves one of these without any. */
+/* Divide the only group into Megatron-Core's groups, unless that leaves one of them empty. */
 static int divide_group(struct dcp_reader *f)
 {
 	const struct dcp_megatron *x = f->megatron;
@@ -273,7 +273,7 @@ static int divide_group(struct dcp_reader *f)
 }
 
 /* Make one group for a checkpoint that records none: of all floating tensors of the model except
- * buffers, or if an optimizer is read, of those that have states. */
+ * buffers, or if an optimizer is read, of the tensors that have states. */
 static int set_one_group(struct dcp_reader *f)
 {
 	struct dcp_group *g = arena_alloc(f->a, sizeof(*g));
@@ -300,7 +300,7 @@ static int set_one_group(struct dcp_reader *f)
 }
 
 /* States may be quantized, which only their records show.  Such an optimizer keeps small states
- * plain, so check those of the largest parameter.  -ENOTSUP if they are. */
+ * plain, so check the states of the largest parameter.  -ENOTSUP if they are. */
 static int check_plain(const struct dcp_reader *f)
 {
 	const struct dcp_group *group = NULL;
@@ -333,9 +333,8 @@ static int check_plain(const struct dcp_reader *f)
 	return rc;
 }
 
-/* Complete the model's groups, which have options and names, from what was found: states and
- * weights, the lists of which are sorted.  -ENOTSUP for states that a ZeRO checkpoint cannot
- * have. */
+/* Complete the model's groups, which have options and names, from the sorted lists of states and
+ * weights.  -ENOTSUP for states that a ZeRO checkpoint cannot have. */
 static int complete_groups(struct dcp_reader *f)
 {
 	struct dcp_model *o = f->o;
@@ -435,7 +434,7 @@ static int find_groups(struct dcp_reader *f)
 	return rc ?: complete_groups(f);
 }
 
-/* Remove from all names the parts that wrappers of modules add. */
+/* Remove the parts of all names that wrappers of modules add. */
 static int clean_names(const struct dcp_reader *f)
 {
 	for (size_t i = 0; i < f->m->nentries; i++) {

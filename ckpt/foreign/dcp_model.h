@@ -19,14 +19,14 @@ struct value;
 struct dcp_state {
 	const char *name;
 	bool flat;             /* has one element for each element of a parameter */
-	struct dcp_entry *entry; /* else: a tensor without dimensions, or NULL: */
+	struct dcp_entry *entry; /* if not flat: a tensor without dimensions, or NULL: */
 	struct value *number;
 };
 
 struct dcp_param {
 	const char *name;  /* until the model is known, perhaps a number */
-	const char *known; /* the name recorded for that number, or NULL */
-	const struct dcp_finding *found; /* its states, as dcp_findings_find */
+	const char *known; /* recorded name for that number, or NULL */
+	const struct dcp_finding *found; /* its states, as found by dcp_findings_find */
 	size_t nfound;
 	struct dcp_entry *weight;
 	struct dcp_entry *master;  /* the weight in float32, or `weight` */
@@ -35,15 +35,15 @@ struct dcp_param {
 
 /* A group of the optimizer. */
 struct dcp_group {
-	struct dcp_param *params; /* in the optimizer's order; initially only with names */
+	struct dcp_param *params; /* in the optimizer's order; initially only names are set */
 	size_t nparams, cap;
 	struct dcp_state *states;
 	size_t nstates;
 	struct value *options; /* a dict: lr, betas, ... */
 };
 
-/* A tensor of the model that the optimizer does not have: a buffer, a frozen parameter, or
- * another name of a parameter. */
+/* A tensor of the model that is not in the optimizer: a buffer, a frozen parameter, or another name
+ * of a parameter. */
 struct dcp_extra {
 	const char *name;
 	struct dcp_entry *entry;
@@ -57,16 +57,17 @@ struct dcp_model {
 	size_t ngroups;
 	struct dcp_extra *extras;
 	size_t nextras;
-	int64_t step;      /* the highest; 0 if there is none */
+	int64_t step;      /* highest step; 0 if there is none */
 	bool steps_differ; /* parameters of a group have different steps: the first one's is used */
 	bool has_optimizer;
 	struct errmsg_list notes; /* about choices and omissions, for the user */
-	const char *unread;  /* a tensor of the optimizer that is not read; or NULL */
-	enum dtype weights;  /* the type of the first parameter's master */
-	const char *refused; /* why the optimizer is not read, so that there are no states */
+	const char *unread;  /* a tensor of the optimizer that is not supported; or NULL */
+	enum dtype weights;  /* type of the first parameter's master */
+	const char *refused; /* reason why the optimizer is not read and there are no states; or
+			      * NULL */
 };
 
-/* The file beside the metadata of Megatron-LM's checkpoints. */
+/* The file of Megatron-LM's checkpoints beside the metadata. */
 #define DCP_MEGATRON_COMMON "common.pt"
 
 /* The contents of that file. */
@@ -77,9 +78,9 @@ struct dcp_megatron {
 		bool decays, expert;   /* kind of parameters in the group */
 	} *groups; /* at least one */
 	size_t ngroups;
-	bool told;          /* the rule determines all groups */
-	bool qk_decays;     /* weights of layer norms of queries and keys decay, too */
-	int64_t step;       /* of the optimizer */
+	bool told;          /* the rule determines the group of every parameter */
+	bool qk_decays;     /* layer norms of queries and keys decay, too */
+	int64_t step;       /* step of the optimizer */
 	int64_t iteration;
 	const char *unread; /* key of a tensor of the optimizer that is not a parameter's state,
 	                     * such as a bucket; or NULL */
@@ -92,19 +93,19 @@ size_t dcp_megatron_group(const struct dcp_megatron *x, const char *name, unsign
 /*
  * If the directory is one of Megatron-LM's (torch_dist), give the entries of its metadata
  * the paths that get_state_dict would give them, with a parameter for each layer of a stack.
- * -ENOTSUP for a record of several layers; otherwise errors as ptfile_open_source.
+ * -ENOTSUP for a record with several layers; otherwise errors as ptfile_open_source.
  */
 int dcp_megatron_find(struct dcp_megatron *x, struct dcp_metadata *m, struct uckpt *u,
 		      const char *dir, struct errmsg *err);
 
-/* The parameters of all groups. */
+/* Count the parameters of all groups. */
 size_t dcp_model_count(const struct dcp_model *o);
 
 /*
  * Find the model and its optimizer among the entries of a checkpoint.  Without an optimizer,
- * all real tensors are parameters of one group, with states of zeros; without states, if a
- * ZeRO checkpoint cannot have those of the optimizer.  -ENOTSUP if there is no model;
- * -EBADMSG; errors of dcp_storage_value.  Messages begin with `dir`.
+ * all real tensors are parameters of one group, with states of zeros, or without states if a ZeRO
+ * checkpoint cannot represent the optimizer's.  -ENOTSUP if there is no model; -EBADMSG; errors of
+ * dcp_storage_value.  Messages begin with `dir`.
  */
 int dcp_model_find(struct dcp_model *o, const struct dcp_metadata *m,
 		   const struct dcp_megatron *megatron, struct dcp_storage *b, const char *dir,

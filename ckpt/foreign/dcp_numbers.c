@@ -20,19 +20,19 @@
 struct shape {
 	const struct dcp_entry *like;
 	size_t group;
-	bool shared; /* another group has it, too */
+	bool shared; /* another group has the shape, too */
 };
 
 struct matching {
 	struct dcp_reader *f;
 	struct dcp_entry **tensors;
 	size_t n;
-	const struct dcp_entry **like; /* of each parameter: a state of its shape, or NULL */
-	size_t *first, *last;         /* of each: the earliest and the latest tensor that it may
-	                               * be */
-	bool *tied;                   /* of each tensor: it is another name of an earlier one */
+	const struct dcp_entry **like; /* for each parameter: a state of its shape, or NULL */
+	size_t *first, *last;         /* for each parameter: the earliest and the latest tensor that
+				       * it may be */
+	bool *tied;                   /* for each tensor: it is another name of an earlier one */
 	bool buffers;                 /* a tensor that is probably a buffer may be a parameter */
-	struct shape *shapes;         /* sorted, each once */
+	struct shape *shapes;         /* sorted, without duplicates */
 	size_t nshapes;
 };
 
@@ -52,7 +52,7 @@ static int by_shape(const void *a, const void *b)
 	return compare_shapes(((const struct shape *)a)->like, ((const struct shape *)b)->like);
 }
 
-/* A state with the parameter's shape: the first with the most dimensions. */
+/* Return a state with the parameter's shape: the first with the most dimensions. */
 static const struct dcp_entry *find_like(const struct dcp_reader *f, const char *number)
 {
 	const struct dcp_entry *like = NULL;
@@ -97,8 +97,8 @@ static const struct shape *find_shape(const struct matching *m, const struct dcp
 	return bsearch(&key, m->shapes, m->nshapes, sizeof(*m->shapes), by_shape);
 }
 
-/* May tensor `k` be parameter `i`, of the group?  One whose shape several groups have is of
- * any of these. */
+/* May tensor `k` be parameter `i` of the group? If several groups have its shape, it may belong to
+ * any of them. */
 static bool fits(const struct matching *m, size_t group, size_t i, size_t k)
 {
 	const struct dcp_entry *t = m->tensors[k];
@@ -127,7 +127,7 @@ static int find_tied(struct matching *m)
 	return rc < 0 ? rc : 0;
 }
 
-/* Can another tensor be the parameter, too? */
+/* Check that no other tensor can be the parameter, too. */
 static int check_only(const struct matching *m, size_t i, const char *number)
 {
 	const struct dcp_reader *f = m->f;
@@ -143,7 +143,7 @@ static int check_only(const struct matching *m, size_t i, const char *number)
 				number, key_of(m->tensors[m->first[i]]), key_of(m->tensors[m->last[i]]));
 }
 
-/* Match a group, whose first parameter is number `i` of all. */
+/* Match a group; its first parameter is number `i` of all. */
 static int match_group(struct matching *m, size_t group, size_t i, struct dcp_entry **found)
 {
 	const struct dcp_group *g = &m->f->o->groups[group];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Makes the objects that DeepSpeed would have pickled from one rank with ZeRO stage 1, without
- * the data of rows. */
+/* Makes the objects that DeepSpeed would have pickled on one rank with ZeRO stage 1, without the
+ * data of rows. */
 #include "ckpt/base/array.h"
 #include "ckpt/foreign/dcp.h"
 #include "ckpt/format/deepspeed.h"
@@ -8,8 +8,8 @@
 #include "ckpt/format/value.h"
 #include "ckpt/vfile/file_layout.h"
 
-/* The state of a schedule that has made the optimizer's steps, with the names of torch's
- * schedulers and of DeepSpeed's, which count from -1.  DeepSpeed loads it into any. */
+/* The state of a schedule that has made the optimizer's steps, with the names of torch's schedulers
+ * and of DeepSpeed's, which count from -1.  DeepSpeed loads it into any scheduler. */
 static struct value *scheduler(struct arena *a, int64_t step)
 {
 	const struct value_field fields[] = {
@@ -44,7 +44,7 @@ static struct value *model_states(struct arena *a, int64_t step)
 	return value_new_fields(a, fields, COUNT(fields));
 }
 
-/* A tensor of a group that all of its parameters share. */
+/* A tensor that all parameters of a group share. */
 static struct value *number(struct dcp_checkpoint *x, const struct dcp_state *s,
 			    struct file_layout *d)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * An optimizer's groups.  The flattened form repeats a group's options for each of its parameters:
- * here parameters with equal options form a group, in the order of the first ones.
+ * parameters with equal options form a group here, in the order of their first parameters.
  */
 #include "ckpt/foreign/dcp_optimizer.h"
 
@@ -18,21 +18,21 @@
 
 #define ENTRIES_MAX 128u /* limit of the states or options of a parameter */
 
-/* Limit of the different options of parameters in groups without numbers. */
+/* Limit of distinct options of parameters in groups without numbers. */
 #define FLAT_GROUPS_MAX 256u
 
 /* The parsed path of an optimizer's entry. */
 struct parsed {
-	const char *name; /* of the parameter, or the number of the group */
+	const char *name; /* name of the parameter, or number of the group */
 	const char *field;
 	bool of_group; /* of param_groups */
-	bool flat;     /* the names of parameters are used for groups, too */
-	/* Without a name, the entry has all groups, which are one object before torch 2.4. */
+	bool flat;     /* groups are identified by parameter names, too */
+	/* Without a name, the entry has all groups (a single object before torch 2.4). */
 };
 
 const char *dcp_name_clean(struct arena *a, const char *name)
 {
-	/* torch.compile, FSDP, checkpoint_wrapper */
+	/* Prefixes of torch.compile, FSDP and checkpoint_wrapper. */
 	static const char *const wrappers[] = { "_orig_mod.", "_fsdp_wrapped_module.",
 						"_checkpoint_wrapped_module." };
 	char *out = NULL;
@@ -138,7 +138,7 @@ static int find_prefixes(struct dcp_reader *f)
 	return 0;
 }
 
-/* Copy an option, unless a file cannot have it.  A tensor, such as the learning rate of a
+/* Copy an option, unless a file cannot represent it.  A tensor, such as the learning rate of a
  * captured graph, becomes a number. */
 static int read_option(struct dcp_reader *f, struct dcp_entry *t, const char *name,
 		       struct value *options)
@@ -178,7 +178,7 @@ static int read_params(struct dcp_reader *f, const struct dcp_entry *t, const st
 	return 0;
 }
 
-/* Copy the names that an optimizer may keep beside the numbers. */
+/* Copy the names that an optimizer may store in addition to the numbers. */
 static void read_names(struct dcp_reader *f, struct dcp_group *g)
 {
 	const struct value_seq *list = value_items(value_find(g->options, "param_names"));
@@ -188,7 +188,7 @@ static void read_names(struct dcp_reader *f, struct dcp_group *g)
 			g->params[i].known = dcp_name_clean(f->a, list->v[i]->str.p);
 }
 
-/* Read an entry of a group whose number it has. */
+/* Read an entry of a numbered group. */
 static int read_numbered(struct dcp_reader *f, struct dcp_entry *t, const struct parsed *e)
 {
 	const unsigned long i = strtoul(e->name, NULL, 10);
@@ -281,7 +281,7 @@ static int sort_entries(const struct dcp_reader *f, struct dcp_findings *l)
 	return 0;
 }
 
-/* Add a parameter to the group with its options; `known` are those of the groups, as
+/* Add a parameter to the group with its options; `known` are the options of the groups, as
  * bytes. */
 static int join(struct dcp_reader *f, struct span *known, const char *param, struct value *options)
 {
@@ -312,7 +312,7 @@ static int join(struct dcp_reader *f, struct span *known, const char *param, str
 	return f->a->failed ? errmsg_nomem(f->err, f->file) : 0;
 }
 
-/* Make groups of the flattened form, whose options are in the order of the entries. */
+/* Make groups from the flattened form; options are in the order of the entries. */
 static int read_flat(struct dcp_reader *f, const struct dcp_findings *flat)
 {
 	struct span known[FLAT_GROUPS_MAX];
@@ -340,7 +340,7 @@ static int read_flat(struct dcp_reader *f, const struct dcp_findings *flat)
 	return rc;
 }
 
-/* Is it a part of a state that is a list or a dict and was saved as several entries? */
+/* Is it a part of a list or dict state that was saved as several entries? */
 static bool is_nested_state(const struct dcp_reader *f, const struct dcp_entry *t)
 {
 	const unsigned depth = f->optimizers->depth;
@@ -348,7 +348,7 @@ static bool is_nested_state(const struct dcp_reader *f, const struct dcp_entry *
 	return t->depth > depth + 3 && strcmp(t->path[depth], "state") == 0;
 }
 
-/* Read the entries of groups that have numbers, and list the others. */
+/* Read the entries of numbered groups, and list the others. */
 static int read_entries(struct dcp_reader *f, struct dcp_findings *flat)
 {
 	struct dcp_entry *entries = f->m->entries;

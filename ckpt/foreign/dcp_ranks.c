@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * State dicts that each rank of an FSDP run has saved by torch.save, or rank 0 for all: entries
- * like those of a distributed checkpoint with the same state dicts, whose chunks are tensors within
- * the ranks' files.  Data that ranks share is read from the first one.
+ * State dicts that each rank of an FSDP run has saved by torch.save, or rank 0 for all ranks.
+ * Their entries are like those of a distributed checkpoint with the same state dicts; chunks are
+ * tensors within the ranks' files.  Data that several ranks have is read from the first one.
  *
  *	model		{NAME: tensor}
  *	optimizer	{"state": {NAME or number: {FIELD: tensor or number}},
@@ -33,22 +33,23 @@
 #include "ckpt/format/value.h"
 #include "ckpt/io/io.h"
 
-#define NUMEL_MAX (UINT64_C(1) << 58) /* elements of a tensor, whose bytes can be counted */
+#define NUMEL_MAX (UINT64_C(1) << 58) /* limit of a tensor's elements, so that byte counts do not
+				       * overflow */
 #define BATCH 16                      /* files whose pickles are in memory at once */
 
 /* The state of an entry while files are read. */
 struct known {
-	size_t cap; /* of its chunks */
+	size_t cap; /* capacity of its chunks */
 	bool shared;
 	uint32_t crc;  /* of a plain tensor's storage; 0: unknown */
-	uint32_t file; /* last file that had it */
+	uint32_t file; /* last file that had the entry */
 };
 
 struct reader {
 	struct dcp_checkpoint *x;
 	struct dcp_metadata *m;
 	struct hashtab by_key;
-	struct known *known; /* of each entry */
+	struct known *known; /* for each entry */
 	size_t cap;
 	const struct ptfile *pt; /* the file being read, unless it is safetensors */
 	const char *name;        /* of the file */
@@ -188,7 +189,7 @@ static int add_part(struct reader *r, struct dcp_entry *t, struct known *k, cons
 	return 0;
 }
 
-/* The checksum of a plain tensor's storage, which shows whether ranks have the same data. */
+/* Return the checksum of a plain tensor's storage, which shows whether ranks have the same data. */
 static uint32_t sum_of(const struct reader *r, const struct value *v)
 {
 	const struct zip_entry *e;
@@ -202,8 +203,8 @@ static uint32_t sum_of(const struct reader *r, const struct value *v)
 	return e ? e->crc : 0;
 }
 
-/* A tensor with different elements on each rank, and without their places in the whole, is
- * FSDP1's flat parameter. */
+/* Refuse FSDP1's flat parameter: a tensor with different elements on each rank, without their
+ * places in the whole. */
 static int refuse_flat(struct reader *r, const struct dcp_entry *t)
 {
 	r->m->refused = arena_format(&r->m->arena,
@@ -259,14 +260,14 @@ static int add_tensor(struct reader *r, const char *const *path, unsigned depth,
 		*k = (struct known){ .shared = d.shared, .crc = crc, .file = r->file };
 		return t->shape ? add_parts(r, t, k, &d) : errmsg_nomem(r->err, r->name);
 	}
-	/* Python's dict would keep only the last. */
+	/* A second entry of a name: Python's dict would keep only the last. */
 	if (k->file == r->file)
 		return fail(r, t, "is there twice");
 	k->file = r->file;
 	if (!d.shared && depth == 4 && d.ndim &&
 	    (d.numel != t->numel || !crc != !k->crc || (crc && crc != k->crc)))
 		return refuse_flat(r, t);
-	/* All ranks have stepped equally often; a model's own numbers may differ. */
+	/* The number of steps must be equal on all ranks; a model's own numbers may differ. */
 	if (depth == 4 && strcmp(path[3], "step") == 0 && crc && k->crc && crc != k->crc)
 		return fail(r, t, "is another number than on other ranks: their files are of different saves");
 	if (!t->is_tensor || t->dtype != d.dtype || t->ndim != d.ndim || k->shared != d.shared ||
@@ -290,7 +291,7 @@ static int add_value(struct reader *r, const char *const *path, unsigned depth, 
 	if (rc && rc != -ENOTSUP)
 		return rc;
 	t->value = rc ? NULL : pickle_copy(&r->m->arena, v);
-	if (!t->value) /* a tensor among options, which is in no file */
+	if (!t->value) /* a tensor among options, which no file contains */
 		t->value = value_new(&r->m->arena, VALUE_TUPLE);
 	return t->value ? 0 : errmsg_nomem(r->err, r->name);
 }
@@ -485,7 +486,7 @@ static int by_place(const void *a, const void *b, void *ctx)
 	return order ?: (x->file > y->file) - (x->file < y->file);
 }
 
-/* Keep one of the chunks that ranks share; their mesh may be a part of a larger one. */
+/* Keep only one of several equal chunks of ranks; their mesh may be part of a larger one. */
 static void drop_replicas(struct dcp_entry *t)
 {
 	const size_t size = t->ndim * sizeof(*t->shape);
@@ -503,7 +504,7 @@ static void drop_replicas(struct dcp_entry *t)
 	t->nchunks = kept;
 }
 
-/* A plain tensor beside DTensors is a buffer, except those that FSDP was told to ignore. */
+/* A plain tensor beside DTensors is a buffer, unless FSDP was configured to ignore it. */
 static int end(struct reader *r)
 {
 	bool shared = false;

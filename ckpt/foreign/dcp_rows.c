@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The rows of a distributed checkpoint: one rank has whole parameters, in groups that are the
- * optimizer's.
+ * The rows of a distributed checkpoint: one rank has whole parameters, in the optimizer's groups.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -44,7 +43,7 @@ static int refuse_states(struct dcp_checkpoint *x, struct param_states *to, cons
 	return to->refused ? 0 : errmsg_nomem(err, x->c.path);
 }
 
-/* Describe the states of a group; of several with the same name the last counts. */
+/* Describe the states of a group; of several states with the same name the last counts. */
 static int describe_states(struct dcp_checkpoint *x, const struct dcp_group *g,
 			   struct param_states *to, struct errmsg *err)
 {
@@ -144,7 +143,7 @@ static int alloc_tables(struct dcp_checkpoint *x, size_t nparams, struct errmsg 
 	const size_t most = nparams + o->nextras;
 	struct arena *a = &x->arena;
 
-	/* A tied extra has two rows: one of the universal tree, and one for weights. */
+	/* A tied extra has two rows: one for the universal tree, and one for weights. */
 	x->rows = arena_alloc(a, (2 * most + 1) * sizeof(*x->rows));
 	x->order = arena_alloc(a, (most + 1) * sizeof(*x->order));
 	x->slices = arena_alloc(a, (nparams + 1) * sizeof(*x->slices));

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * torch's FileSystemWriter with SerializationFormat.SAFETENSORS: each file is one of
- * safetensors, with a tensor for each chunk, under its key.  The metadata has no places, and
- * lengths without what torch.save adds.
+ * torch's FileSystemWriter with SerializationFormat.SAFETENSORS: each file is in safetensors
+ * format, with a tensor per chunk under its key.  The metadata has no offsets, and its lengths
+ * exclude the bytes that torch.save would add.
  */
 #include "ckpt/foreign/dcp.h"
 
@@ -20,7 +20,7 @@
 struct finding {
 	struct dcp_checkpoint *x;
 	struct dcp_key *by_key;
-	bool *wanted; /* by file */
+	bool *wanted; /* per file */
 };
 
 bool dcp_is_raw(const struct dcp_entry *t, const struct dcp_chunk *c)
@@ -29,7 +29,8 @@ bool dcp_is_raw(const struct dcp_entry *t, const struct dcp_chunk *c)
 	       c->len == c->numel * dtype_size(t->dtype);
 }
 
-/* The chunk of a tensor in a file; NULL if there is none, or if several cannot be distinguished. */
+/* Return the chunk of a tensor in a file; NULL if there is none, or if several cannot be
+ * distinguished. */
 static struct dcp_chunk *find_chunk(const struct dcp_entry *t, size_t file)
 {
 	struct dcp_chunk *found = NULL;
@@ -78,7 +79,7 @@ static int read_file(void *ctx, size_t i, struct errmsg *err)
 	return rc;
 }
 
-/* Find the files that have such chunks. */
+/* Mark the files that have such chunks. */
 static bool want_files(struct finding *f)
 {
 	const struct dcp_metadata *m = &f->x->metadata;

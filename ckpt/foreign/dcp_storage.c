@@ -31,7 +31,7 @@ struct record {
 };
 
 #define SMALL 4096u  /* bytes of a small record */
-#define CLOSE 16384u /* bytes between two close ones */
+#define CLOSE 16384u /* gap between two close records, in bytes */
 
 static void close_small(struct dcp_small *s)
 {
@@ -236,7 +236,7 @@ int dcp_storage_check(const struct dcp_storage *b, const struct dcp_entry *t,
 
 		if (!t->chunks[i].len || t->chunks[i].skip)
 			continue;
-		if (dcp_is_raw(t, &t->chunks[i])) { /* without checksums */
+		if (dcp_is_raw(t, &t->chunks[i])) { /* has no checksums */
 			*summed = false;
 			continue;
 		}
@@ -245,7 +245,7 @@ int dcp_storage_check(const struct dcp_storage *b, const struct dcp_entry *t,
 			break;
 		if (t->is_tensor && t->dtype != DTYPE_OTHER)
 			rc = locate(&x, t, &t->chunks[i], err);
-		if (rc == -ENOTSUP) /* this is no damage: such an entry is not shown, or refused */
+		if (rc == -ENOTSUP) /* not damage: such an entry is not shown, or refused */
 			rc = 0;
 		rc = rc ?: check_record(&x, progress, summed, err);
 		ptfile_close(&x.pt);

@@ -18,8 +18,9 @@ struct value;
 struct dcp_storage {
 	struct uckpt *u;
 	const char *dir;       /* of the checkpoint, for messages */
-	struct shards *shards; /* its files, by number */
-	struct dcp_small *small; /* DCP_SMALL of these while one thread loads it, else NULL */
+	struct shards *shards; /* its files */
+	struct dcp_small *small; /* DCP_SMALL buffers while one thread loads the checkpoint, else
+				  * NULL */
 };
 
 /* Small records that lie close together are read at once: objects, steps of an optimizer, small
@@ -27,9 +28,9 @@ struct dcp_storage {
  * each record.  Begins with zeros. */
 #define DCP_SMALL 4
 struct dcp_small {
-	struct source src; /* without a name if it is not open */
+	struct source src; /* has no name if it is not open */
 	uint32_t file;
-	uint64_t at, end; /* offset of the bytes; the end of the last record that was read */
+	uint64_t at, end; /* offset of the bytes; end of the last record read */
 	size_t len;
 	uint8_t bytes[65536];
 };
@@ -37,8 +38,8 @@ struct dcp_small {
 /* End the reading of small records. */
 void dcp_storage_loaded(struct dcp_storage *b);
 
-/* Read an entry as a value in `a`: a copy of the object, or the number that a tensor of one
- * element holds.  -EBADMSG if it has no data, -ENOTSUP if the tensor is no number. */
+/* Read an entry as a value in `a`: a copy of the object, or the number in a tensor of one element.
+ * -EBADMSG if it has no data, -ENOTSUP if the tensor is not a number. */
 int dcp_storage_value(const struct dcp_storage *b, const struct dcp_entry *t, struct arena *a,
 		      struct value **out, struct errmsg *err);
 
@@ -57,8 +58,8 @@ int dcp_storage_view(const struct dcp_storage *b, const struct dcp_entry *t,
 
 /*
  * Read all records of an entry, and compare them with the checksums in them and with the
- * metadata.  `*summed`: all of them have checksums.  -EBADMSG for the first that is
- * damaged; -EINTR as progress_add.
+ * metadata.  `*summed`: all of them have checksums.  -EBADMSG for the first damaged record; -EINTR
+ * as progress_add.
  */
 int dcp_storage_check(const struct dcp_storage *b, const struct dcp_entry *t,
 		      struct progress *progress, bool *summed, struct errmsg *err);

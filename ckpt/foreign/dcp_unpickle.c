@@ -2,11 +2,11 @@
 /*
  * The pickle of `.metadata` has some twenty values for each chunk, and a large checkpoint a
  * million chunks: as nodes of ckpt/pickle they take ten times the file's size.  This builder
- * keeps a word of most values: a number is in it, a text stays in the file's bytes, and an
- * object of a known class keeps the attributes that are read.  What an object was made of is
- * used again.
+ * represents most values by one word: a number is stored in the word, a text stays in the file's
+ * bytes, and an object of a known class keeps only the attributes that are read.  The nodes that an
+ * object was made from are reused.
  *
- * The limit of memory follows from the bytes that were read, which end with the pickle.
+ * The memory limit is proportional to the bytes read so far, which end with the pickle.
  */
 #include "ckpt/foreign/dcp_unpickle.h"
 
@@ -26,10 +26,10 @@
 #define READ_FIRST (1u << 20) /* bytes */
 #define ATTRIBUTES_MAX 64u    /* limit of an object's attributes */
 
-/* Larger numbers are cut to this limit: no size or offset is as large. */
+/* Larger numbers are clamped to this limit: no size or offset is as large. */
 #define INT_LIMIT (INT64_C(1) << 59)
 
-/* The lowest bits of a word; 0 is none. */
+/* The tag in a word's lowest bits; a word of 0 is no value. */
 enum tag { NONE, INT, TEXT, GLOBAL, NODE, ANY };
 
 #define TAG_BITS 3
@@ -42,24 +42,24 @@ enum kind { TUPLE, SIZES, LIST, DICT, OBJECT };
 struct node {
 	uint8_t kind;
 	uint8_t class;
-	bool shared;     /* it may be referred to again */
+	bool shared;     /* it may be referenced again */
 	uint32_t memo;   /* its number in the memo + 1, or 0 */
-	pickle_word v[]; /* of sizes: their number first; of objects: attributes; of others:
-	                  * number of words, their capacity, and their address */
+	pickle_word v[]; /* for sizes: their number first; for objects: attributes; for others:
+			  * number of words, their capacity, and their address */
 };
 
 enum { N, CAP, AT, GROWING };
 
 struct reader {
-	struct pickle_machine m; /* first */
+	struct pickle_machine m; /* must be first */
 	struct dcp_pickle *p;
 	struct arena *keep;
-	size_t kept;        /* bytes in `keep` before this pickle */
-	struct node *spare; /* unused tuples and dicts; v[N]: the next */
-	struct node *empty; /* the tuple without elements */
+	size_t kept;        /* bytes of `keep` in use before this pickle */
+	struct node *spare; /* free list of tuples and dicts; v[N] is the next */
+	struct node *empty; /* the empty tuple */
 };
 
-/* GLOBAL words have the class, and the number of the type. */
+/* A GLOBAL word has the class and the number of the type. */
 static const struct {
 	const char *module, *name;
 	const char *attributes[4];
@@ -95,7 +95,7 @@ static pickle_word word_of(const struct node *x)
 	return x ? (pickle_word)(uintptr_t)x + NODE : 0;
 }
 
-/* Bytes of memory in use, and their limit. */
+/* Return the bytes of memory in use. */
 static size_t used(const struct reader *r)
 {
 	return r->m.in.len + r->p->a.used + r->keep->used - r->kept +
@@ -123,7 +123,7 @@ static void *allot(struct pickle_machine *m, struct arena *a, size_t size)
 	return m->rc ? NULL : p;
 }
 
-/* Allot a node with so many words; sizes are kept.  NULL after an error. */
+/* Allocate a node with that many words; nodes for sizes go to `keep`.  NULL after an error. */
 static struct node *new_node(struct pickle_machine *m, enum kind kind, size_t words)
 {
 	struct node *x = allot(m, kind == SIZES ? reader_of(m)->keep : &reader_of(m)->p->a,
@@ -134,7 +134,7 @@ static struct node *new_node(struct pickle_machine *m, enum kind kind, size_t wo
 	return x;
 }
 
-/* Make a node reusable, unless it may be referred to again. */
+/* Make a node reusable, unless it may be referenced again. */
 static void recycle(struct pickle_machine *m, pickle_word w)
 {
 	struct node *x = node_of(w);
@@ -149,7 +149,7 @@ static void recycle(struct pickle_machine *m, pickle_word w)
 	reader_of(m)->spare = x;
 }
 
-/* A tuple, a list or a dict, without elements. */
+/* Return an empty tuple, list or dict. */
 static struct node *new_growing(struct pickle_machine *m, enum kind kind)
 {
 	struct node *x = kind == LIST ? NULL : reader_of(m)->spare;
@@ -163,7 +163,7 @@ static struct node *new_growing(struct pickle_machine *m, enum kind kind)
 	return x;
 }
 
-/* Append words to a tuple, a list or a dict; for other objects, drop them. */
+/* Append words to a tuple, a list or a dict; drop them for other objects. */
 static void extend(struct pickle_machine *m, pickle_word to, const pickle_word *v, size_t n)
 {
 	struct node *x = node_of(to);
@@ -319,7 +319,7 @@ static void set_attributes(struct pickle_machine *m, struct node *x, const struc
 {
 	const size_t known = count_attributes((enum dcp_class)x->class);
 
-	/* A text may be long, and occur often, so it is not searched. */
+	/* Ignore large dicts: a text may be long and occur often, so it is not searched. */
 	if (from->n > ATTRIBUTES_MAX)
 		FAIL(m, -E2BIG, "an object with more than %u attributes", ATTRIBUTES_MAX);
 	for (size_t i = 0; i < from->n && !m->rc; i++)

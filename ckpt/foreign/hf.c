@@ -130,7 +130,7 @@ static int hf_extents(struct checkpoint *c, const struct param *p, const struct 
 		       : errmsg_nomem(err, c->path);
 }
 
-/* Step 0, in the form that torch's Adam keeps it. */
+/* Return step 0 in the form of torch's Adam. */
 static struct value *no_step(struct file_layout *d)
 {
 	struct tensor t;
@@ -182,7 +182,7 @@ static struct value *make_model(struct arena *a)
 	return value_new_fields(a, root, COUNT(root));
 }
 
-/* The objects of a run that has not made a step yet. */
+/* Make the objects of a run that has not made a step yet. */
 static struct value *hf_object(struct checkpoint *c, enum checkpoint_object what, unsigned mp,
 			       unsigned rank, struct file_layout *d)
 {
@@ -192,7 +192,7 @@ static struct value *hf_object(struct checkpoint *c, enum checkpoint_object what
 	return what == OBJECT_MODEL ? make_model(&d->a) : make_optimizer(d);
 }
 
-/* Weights of a preferred format may have been added. */
+/* Is this still the chosen format?  Weights of a preferred format may have been added. */
 static bool hf_is_chosen(const struct checkpoint *c)
 {
 	return hfdir_is_found_by(c->u, c->path, c->files[0].name);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Conversions to float32 and back, a loop for each type.  C's own conversions from wider types
+ * Conversions to float32 and back, with a loop for each type.  C's own conversions from wider types
  * round to nearest even as torch's do.  Those of the 16-bit formats, which are used for gigabytes
  * of weights, are written without branches, so that compilers vectorise the loops.
  *
@@ -42,8 +42,7 @@ static inline float from_bits(uint32_t bits)
 	return f;
 }
 
-/* c ? a : b without a branch, which would keep the loops below from being
- * vectorised. */
+/* c ? a : b without a branch, which would prevent vectorisation of the loops below. */
 static inline uint32_t cast_choose(bool c, uint32_t a, uint32_t b)
 {
 	const uint32_t mask = -(uint32_t)c;
@@ -87,7 +86,7 @@ static inline float e5m2_to_float(uint8_t b)
 	return half_to_float((uint16_t)(b << 8));
 }
 
-/* The NaN that torch converts the NaNs of these types to: those without a sign or an infinity. */
+/* torch's result for NaNs of these types, which lack a sign or an infinity. */
 #define ODD_NAN UINT32_C(0x7f800001)
 
 /* E4M3FNUZ and E5M2FNUZ: the exponent's bias is one more than in the types above, and the
@@ -168,9 +167,7 @@ static inline float bool_to_float(uint8_t b)
 /* Convert `n` elements, of any alignment. */
 typedef void loop(const void *in, void *out, size_t n);
 
-/*
- * Define a loop.  Blocks have a constant length, and memcpy allows any alignment.
- */
+/* Define a loop.  Blocks of constant length are vectorised; memcpy allows any alignment. */
 #define BLOCK 64
 #define LOOP(name, from_t, to_t, convert)                       \
 	static void name(const void *in, void *out, size_t n)   \
@@ -399,8 +396,8 @@ bool arith_knows(enum dtype t)
 
 /*
  * Compute to[i] + v[i], or to[i] / by if `v` is NULL.  A sum or a quotient of float32s
- * that is computed in float64 and rounded to float32 is that of float32: float64
- * has more than twice the digits.
+ * that is computed in float64 and rounded to float32 equals the float32 result: float64 has more
+ * than twice the digits.
  */
 static void arith(enum dtype t, void *to, const void *v, double by, size_t n)
 {

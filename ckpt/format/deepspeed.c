@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The order of keys is DeepSpeed's, which a pickle has. */
+/* Keys are in DeepSpeed's order, which is part of a pickle. */
 #include "ckpt/format/deepspeed.h"
 
 #include "ckpt/base/array.h"

@@ -16,8 +16,7 @@
  *
  *     ('storage', type, key, location, numel, view)
  *
- * `view` is None: torch has had no views of storages since 1.1, which is older than
- * DeepSpeed.
+ * `view` is None: torch since 1.1, which is older than DeepSpeed, has no views of storages.
  */
 #include "ckpt/format/legacy.h"
 
@@ -346,7 +345,7 @@ void legacy_add_tensor(struct bytebuf *out, enum dtype dtype, const uint64_t *sh
 	bytebuf_add_format(out, "ctorch._utils\n_rebuild_tensor%s\n((",
 			   typed ? "" : "_v3");
 	pickle_add_text(out, "storage", 7);
-	/* In these files torch.load demands a storage that has a type. */
+	/* In these files torch.load requires a typed storage. */
 	bytebuf_add_format(out, "ctorch\n%s\n", typed ?: dtype_storage(DTYPE_U8));
 	pickle_add_text(out, "0", 1);
 	pickle_add_text(out, "cpu", 3);

@@ -49,17 +49,18 @@ int legacy_open(struct legacy *l, const struct source *src, struct arena *a,
 		struct value **root, struct errmsg *err);
 void legacy_close(struct legacy *l);
 
-/* The storage under `key`, or NULL. */
+/* Return the storage with `key`, or NULL. */
 struct legacy_storage *legacy_find(const struct legacy *l, const char *key);
 
 /*
- * Append such a file with a contiguous tensor, up to its elements, which end it. torch.load reads
- * the file byte by byte, so optional parts are left out.
+ * Append such a file with a contiguous tensor, up to the elements, which come last. torch.load
+ * reads the file byte by byte, so optional parts are omitted.
  */
 void legacy_add_tensor(struct bytebuf *out, enum dtype dtype, const uint64_t *shape,
 		       unsigned ndim);
 
-/* Append such a file with an object.  -ENOTSUP if a tensor is in it, or as pickle_dump. */
+/* Append such a file with an object.  -ENOTSUP if it contains a tensor; otherwise as
+ * pickle_dump. */
 int legacy_add_object(struct bytebuf *out, const struct value *v, struct errmsg *err);
 
 #endif

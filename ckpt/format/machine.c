@@ -27,7 +27,7 @@
 
 #define FAIL PICKLE_FAIL
 
-#define NAME_MAX_LEN 4096u /* bytes of a global's name that is on the stack */
+#define NAME_MAX_LEN 4096u /* bytes of a global's name on the stack */
 
 static uint8_t opcode(const struct pickle_machine *m)
 {
@@ -318,7 +318,7 @@ static void make(struct pickle_machine *m, size_t from, enum value_kind kind)
 		push(m, m->b->container(m, kind, m->stack + from, n));
 }
 
-/* Add stack[from .. depth) to the container below them: elements, or keys and values. */
+/* Add stack[from .. depth) to the container below: elements, or keys and values. */
 static void extend(struct pickle_machine *m, size_t from, bool pairs)
 {
 	const size_t n = m->depth - from;
@@ -332,7 +332,7 @@ static void extend(struct pickle_machine *m, size_t from, bool pairs)
 		(pairs ? m->b->set : m->b->append)(m, to, m->stack + from, n);
 }
 
-/* The place on the stack of the lowest of the top `n` values. */
+/* Return the stack index of the lowest of the top `n` values. */
 static size_t lowest(struct pickle_machine *m, size_t n)
 {
 	if (in_frame(m) < n)
@@ -340,7 +340,7 @@ static size_t lowest(struct pickle_machine *m, size_t n)
 	return m->rc ? m->depth : m->depth - n;
 }
 
-/* The same for the values since the innermost mark, which is removed. */
+/* Return the stack index after the innermost mark, and remove the mark. */
 static size_t marked(struct pickle_machine *m)
 {
 	if (m->nmarks == 0)

@@ -21,7 +21,7 @@ typedef uint64_t pickle_word;
  */
 struct pickle_builder {
 	/* A value without elements.  Texts and bytes point into the pickle and do not end with a
-	 * NUL; the names of a global do, and may be borrowed. */
+	 * NUL; a global's names do, and may be borrowed. */
 	pickle_word (*atom)(struct pickle_machine *m, const struct value *v);
 	/* A tuple, a list, or a dict without entries. */
 	pickle_word (*container)(struct pickle_machine *m, enum value_kind kind,
@@ -34,15 +34,15 @@ struct pickle_builder {
 	pickle_word (*construct)(struct pickle_machine *m, enum value_kind kind,
 				 pickle_word callable, pickle_word args);
 	void (*build)(struct pickle_machine *m, pickle_word object, pickle_word state);
-	/* NULL: there are no persistent ids. */
+	/* NULL: persistent ids are not supported. */
 	pickle_word (*persid)(struct pickle_machine *m, pickle_word id);
-	/* The text of a word; without bytes if it is none. */
+	/* Return the text of a word; empty if it is not a text. */
 	struct value_str (*text)(const struct pickle_machine *m, pickle_word w);
-	/* Called when a word is stored in the memo, perhaps over another one; NULL: ignored. */
+	/* Called when a word is stored in the memo, perhaps replacing another one; may be NULL. */
 	void (*store)(struct pickle_machine *m, pickle_word w, size_t index);
-	/* Called when a word is used again; NULL: ignored. */
+	/* Called when a word is referenced again; may be NULL. */
 	void (*share)(pickle_word w);
-	/* Called when more bytes were read, or the machine has allocated more memory. */
+	/* Called when more bytes have been read, or the machine has allocated more memory. */
 	void (*grown)(struct pickle_machine *m);
 };
 
@@ -53,14 +53,14 @@ struct pickle_machine {
 	const char *file, *part; /* for messages */
 	struct arena *a;	 /* of names */
 	struct errmsg *err;
-	/* The machine's: */
+	/* Private to the machine: */
 	int rc;	      /* the first error */
 	size_t start; /* of the pickle */
 	size_t have;  /* number of bytes that may be taken */
 	size_t op;    /* the place of the opcode being executed */
 	pickle_word *stack, *memo;
 	size_t depth, stack_cap;
-	size_t memo_len, memo_cap; /* highest index stored + 1 */
+	size_t memo_len, memo_cap; /* memo_len: highest stored index + 1 */
 	size_t marks[PICKLE_MARKS_MAX], nmarks;
 	pickle_word root;
 };
@@ -72,8 +72,8 @@ struct pickle_machine {
 					 (m)->file, (m)->part, (m)->op - (m)->start, \
 					 ##__VA_ARGS__))
 
-/* Read the pickle at m->in.pos, and set that to its end.  Also -ENODATA: the pickle does not end
- * before m->in.end. */
+/* Read the pickle at m->in.pos, and advance that to its end.  Errors include -ENODATA: the pickle
+ * does not end before m->in.end. */
 int pickle_run(struct pickle_machine *m);
 
 #endif

@@ -9,8 +9,8 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/format/value.h"
 
-/* Limits far above any model.  A dictionary may hold another one twice, so a small
- * file could ask for any number of entries. */
+/* Limits far above any model.  A dictionary may contain another one twice, so a small file could
+ * expand to any number of entries. */
 #define NESTED_DEPTH_MAX 16
 #define NESTED_ENTRIES_MAX (1u << 20)
 #define NESTED_NAME_MAX 1024

@@ -13,8 +13,8 @@
 
 #include "ckpt/base/array.h"
 
-/* The first row that matches counts, and the first row of a kind is the name that DeepSpeed writes
- * now.  Capitals stand for the numbers of struct ckname, a star for any text. */
+/* The first matching row counts; the first row of a kind is the current name in DeepSpeed.
+ * Capitals represent the numbers of struct ckname, a star any text. */
 static const struct {
 	const char *pattern;
 	enum tag_file_kind kind;
@@ -61,7 +61,7 @@ bool names_ends_with(const char *s, const char *tail)
 	return n >= t && strcmp(s + n - t, tail) == 0;
 }
 
-/* The number that a capital stands for. */
+/* Return the number that a capital represents. */
 static unsigned *number_of(struct ckname *n, char capital)
 {
 	return capital == 'D'   ? &n->dp

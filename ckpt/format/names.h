@@ -36,8 +36,8 @@ struct ckname {
 /* Parse a file name without directory.  Fields that the kind lacks are 0. */
 struct ckname names_parse(const char *name);
 
-/* The name that DeepSpeed gives to a file of such numbers.  `bf16`: of a run in that type, which
- * optimizers' files tell. */
+/* Format the name that DeepSpeed gives to a file with these numbers.  `bf16`: the run uses that
+ * type, which is visible in the names of optimizer files. */
 void names_format(struct ckname n, bool bf16, char name[NAME_MAX + 1]);
 
 /* Is it the name of a file in a directory: neither a path nor "." or ".."? */
@@ -47,16 +47,15 @@ bool names_is_file(const char *name);
  * No component of a longer path may end like a file of a state. */
 bool names_is_param(const char *name);
 
-/* The directory in a tag for tensors offloaded to NVMe, with one directory for
- * each rank. */
+/* The directory in a tag for tensors offloaded to NVMe; it has a directory per rank. */
 #define NAMES_SWAP_DIR "offloaded_tensors"
 #define NAMES_SWAP_SUFFIX ".tensor.swp"
 
 /* Is this the directory of a rank ("rank07") in NAMES_SWAP_DIR? */
 bool names_is_swap_rank(const char *name, unsigned *rank);
 
-/* What a tied module of a pipeline calls a parameter that is called tied_modules.KEY.THIS; NULL: it
- * is of none (runtime/pipe/module.py). */
+/* Return a tied module's name for the parameter tied_modules.KEY.NAME; NULL if it is not in a tied
+ * module (runtime/pipe/module.py). */
 #define NAMES_TIED "tied_modules."
 const char *names_in_tied(const char *name);
 
@@ -65,14 +64,14 @@ bool names_ends_with(const char *s, const char *tail);
 /* The file that describes a PyTorch distributed checkpoint, and is written last. */
 #define DCP_METADATA ".metadata"
 
-/* Directories for a model and its optimizer: Accelerate's (utils/constants.py,
- * utils/fsdp_utils.py), which may lack the second, and those of other programs. */
+/* Names of directories for a model and its optimizer: Accelerate's (utils/constants.py,
+ * utils/fsdp_utils.py), where the second may be missing, and those of other programs. */
 #define DCP_PAIR_MODEL "pytorch_model_fsdp_0"
 #define DCP_PAIR_OPTIMIZER "optimizer_0"
 #define DCP_PAIRS 3
 extern const char *const names_dcp_pairs[DCP_PAIRS][2];
 
-/* The DeepSpeed release whose files we write. */
+/* The DeepSpeed release whose file formats we write. */
 #define NAMES_DS_VERSION "0.19.8"
 
 /* Keys of DeepSpeed that several modules read. */

@@ -18,30 +18,30 @@ struct source;
  * Limits: they admit 4 million parameters, whose model states in one file have a
  * data.pkl of 630 MB, more with long names.  Real ones nest 12 deep.
  */
-#define PICKLE_BYTES_MAX (1u << 30) /* of data.pkl */
+#define PICKLE_BYTES_MAX (1u << 30) /* size of data.pkl */
 #define PICKLE_VALUES_FEW 65536     /* values of any pickle */
-#define PICKLE_BYTES_PER_VALUE 2    /* above that; real ones have 4 to 12 */
+#define PICKLE_BYTES_PER_VALUE 2    /* limit beyond that; real pickles have 4 to 12 */
 #define PICKLE_STACK_MAX (1u << 22) /* values on the stack */
 #define PICKLE_MARKS_MAX 1024       /* open marks */
 #define PICKLE_DEPTH_MAX 500        /* containers within containers */
 #define PICKLE_MEMORY_PER_BYTE 128  /* arena bytes per input byte */
-#define PICKLE_MEMORY_MAX (UINT64_C(8) << 30) /* arena bytes in all */
+#define PICKLE_MEMORY_MAX (UINT64_C(8) << 30) /* arena bytes in total */
 
 /*
  * Read a pickle into a graph of values in `a`.  Nothing is executed; anything that cannot be
  * represented as data is refused with its position.  Strings are copied: `bytes` may be freed
- * afterwards.  `name` is for messages. -EBADMSG malformed or hostile, -ENOTSUP an opcode that we do
- * not read, -E2BIG over a limit, -ENOMEM.
+ * afterwards.  `name` is for messages.  -EBADMSG malformed or hostile, -ENOTSUP an unsupported
+ * opcode, -E2BIG over a limit, -ENOMEM.
  */
 int pickle_load(struct span bytes, const char *name, struct arena *a,
 		struct value **root, struct errmsg *err);
 
 /* The bytes of one pickle or of several that follow each other. */
 struct pickle_bytes {
-	const struct source *src; /* read as far as needed; NULL: all are there */
+	const struct source *src; /* read as needed; NULL: all bytes are in memory */
 	size_t first; /* bytes to read first; each further read doubles them */
 	uint8_t *p;   /* owned by the caller */
-	size_t len;   /* there */
+	size_t len;   /* bytes in memory */
 	size_t pos;   /* of the next byte */
 	size_t end;   /* limit of the next pickle's end */
 };
@@ -61,8 +61,8 @@ struct pickle_part {
 	struct value storages; /* list of VALUE_STORAGE nodes in order of visit */
 };
 
-/* As pickle_load, for the pickle at in->pos, which becomes its end.  Also -ENODATA: the bytes
- * end before the pickle does. */
+/* As pickle_load, for the pickle at in->pos; advances in->pos to its end.  Errors include -ENODATA:
+ * the bytes end before the pickle. */
 int pickle_load_part(struct pickle_bytes *in, struct arena *a, struct pickle_part *part,
 		     struct errmsg *err);
 
@@ -89,8 +89,8 @@ int pickle_dump(const struct value *root, struct bytebuf *out,
 void pickle_add_int(struct bytebuf *out, int64_t i);
 void pickle_add_text(struct bytebuf *out, const char *p, size_t len);
 
-/* A copy of `v` in another arena, strings included; NULL if it cannot be written or
- * read, or when memory runs out. */
+/* Copy `v` and its strings to another arena; NULL if it cannot be written or read, or when memory
+ * runs out. */
 struct value *pickle_copy(struct arena *a, const struct value *v);
 
 #endif

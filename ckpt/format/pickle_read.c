@@ -21,12 +21,12 @@
 #define FAIL PICKLE_FAIL
 
 struct reader {
-	struct pickle_machine m; /* first */
+	struct pickle_machine m; /* must be first */
 	struct pickle_part *out;
 	size_t limit, used; /* of the arena, before this pickle */
 	size_t memory;	    /* bytes of it that may be used */
-	size_t nvalues;	    /* made so far */
-	size_t most;	    /* most values that may be made */
+	size_t nvalues;	    /* values made so far */
+	size_t most;	    /* limit of values */
 };
 
 static struct value *node_of(pickle_word w)
@@ -34,7 +34,7 @@ static struct value *node_of(pickle_word w)
 	return (struct value *)(uintptr_t)w;
 }
 
-/* The bytes of the pickle, as far as they are known. */
+/* Return the known number of the pickle's bytes. */
 static size_t size_of(const struct pickle_machine *m)
 {
 	return m->in.len - m->start;

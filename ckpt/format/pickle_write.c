@@ -40,7 +40,7 @@ struct interned {
 	const char *module; /* of a class */
 	const char *text;   /* its name, or the string */
 	size_t len;         /* of the text */
-	size_t number;      /* of a key's storage */
+	size_t number;      /* number of a key's storage */
 	bool written;
 	uint32_t index; /* in the memo, if written */
 };
@@ -52,11 +52,11 @@ struct writer {
 	struct pickle_storages *storages;
 	struct errmsg *err;
 	int rc;
-	struct hashtab objects; /* objects that were written: from addresses to memo indices */
-	struct hashtab names;   /* from hashes to indices into `interned` */
+	struct hashtab objects; /* maps addresses of written objects to memo indices */
+	struct hashtab names;   /* maps hashes to indices into `interned` */
 	struct interned *interned;
 	size_t ninterned, cap;
-	uint32_t next; /* memo index */
+	uint32_t next; /* next memo index */
 	unsigned depth;
 };
 
@@ -88,7 +88,7 @@ static void emit_get(struct writer *w, uint32_t index)
 	emit_index(w, 'h', 'j', index);
 }
 
-/* Different addresses have different hashes, so the first find is right. */
+/* Different addresses have different hashes, so the first match is right. */
 static uint64_t hash_object(const void *object)
 {
 	return hash_number((uint64_t)(uintptr_t)object);
@@ -115,7 +115,7 @@ static void memoize(struct writer *w, const void *object)
 	emit_put(w);
 }
 
-/* The same for an interned object. */
+/* Memoize an interned object just written. */
 static void memoize_interned(struct writer *w, struct interned *e)
 {
 	e->written = true;
@@ -163,8 +163,8 @@ static struct interned *find_interned(struct writer *w, struct interned wanted)
 	return &w->interned[w->ninterned++];
 }
 
-/* The same.  Returns NULL if there is nothing to write: the object was written before and is now
- * referred to, or an error occurred. */
+/* As find_interned; returns NULL if there is nothing to write: the object was written before and is
+ * now referenced, or an error occurred. */
 static struct interned *find_unwritten(struct writer *w, struct interned wanted)
 {
 	struct interned *e = find_interned(w, wanted);
@@ -193,7 +193,7 @@ static void save_interned(struct writer *w, const char *p, size_t len)
 	memoize_interned(w, e);
 }
 
-/* The same for a string of the graph, which other values may share. */
+/* Save a string of the graph, which other values may share. */
 static void save_interned_value(struct writer *w, const struct value *v)
 {
 	const struct interned *e;

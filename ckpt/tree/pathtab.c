@@ -16,7 +16,7 @@ struct pathtab_entry {
 };
 
 struct pathtab {
-	struct uckpt *u; /* its lock protects the rest */
+	struct uckpt *u; /* its lock protects the following members */
 	struct pathtab_entry *v;
 	size_t n, cap;
 	struct hashtab index; /* into `v`, by path */

@@ -16,8 +16,8 @@ struct uckpt;
 struct pathtab *pathtab_new(struct uckpt *u);
 void pathtab_free(struct pathtab *t);
 
-/* Find or add `path` (absolute; copied) in the directory with the number
- * `parent`.  Numbers count from 0.  0 or -ENOMEM. */
+/* Find or add `path` (absolute; copied) in the directory with the number `parent`.  Numbers start
+ * at 0.  Returns 0 or -ENOMEM. */
 int pathtab_add(struct pathtab *t, const char *path, uint64_t parent, uint64_t *index);
 
 /* Return a path, and its directory's number unless `parent` is NULL; NULL if no

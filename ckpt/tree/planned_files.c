@@ -68,10 +68,10 @@ struct sum {
 	const struct shards *planned;
 	size_t n;
 	uint32_t sum;
-	bool same; /* so far */
+	bool same; /* equal so far */
 };
 
-/* Files of a former save, which the plan leaves out, may lie between its own. */
+/* Skip files of an earlier save, which the plan leaves out but which may lie between its own. */
 static void sum_add(struct sum *s, const char *path, const struct fileid *id)
 {
 	const uint32_t next = (uint32_t)s->n;

@@ -21,7 +21,7 @@ static const struct pattern {
 	{ "random_states_", ".pkl", NULL },
 };
 
-/* Parse the rank in a file's name; -1 if there is none below `ranks`. */
+/* Parse the rank in a file's name; -1 if it has none below `ranks`. */
 static long parse_rank(const struct pattern *p, const char *name, unsigned ranks)
 {
 	const size_t n = strlen(p->before);
@@ -67,7 +67,7 @@ static char *rank_path(struct uckpt *u, const char *dir,
 	return NULL;
 }
 
-/* Count the old ranks from 0 on that have a file. */
+/* Count the old ranks, from 0 on, that have a file. */
 static long count_ranks(struct uckpt *u, const char *dir, const struct pattern *p)
 {
 	long n = 0;

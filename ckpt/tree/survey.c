@@ -29,13 +29,13 @@ struct candidate {
 
 struct survey {
 	struct tree *t;
-	uint64_t index; /* of the directory */
+	uint64_t index; /* number of the directory */
 	struct candidate *v;
 	size_t n, cap;
 };
 
-/* Add an entry: a directory, or a pack without one under the name that it stands
- * for.  False if memory is short. */
+/* Add an entry: a directory, or a pack under the name of the directory it replaces.  False if
+ * memory is short. */
 static bool survey_add(struct survey *s, const char *dir, const char *entry, mode_t type)
 {
 	char *name = entry[0] == '.' ? NULL : io_tag_name(entry, type);
@@ -49,8 +49,8 @@ static bool survey_add(struct survey *s, const char *dir, const char *entry, mod
 	return ok;
 }
 
-/* The result for a tag that was tried when the newest usable one was searched.  A tag is planned
- * if one of its views is. */
+/* Return the result for a tag that was tried in the search for the newest usable one.  A tag counts
+ * as planned if one of its views is. */
 static enum view_state tried_before(const struct survey *s, const char *path)
 {
 	enum view_state tried = VIEW_NEW;
@@ -72,7 +72,7 @@ static bool is_odd(struct uckpt *u, const char *path, bool check)
 	size_t tiny;
 	bool odd;
 
-	/* A universal checkpoint is shown as it is. */
+	/* A universal checkpoint is shown unchanged. */
 	if (kind <= DIR_WEIGHTS || (kind == DIR_DCP && !check) || detect_is_universal(u, path))
 		return false;
 	if (check || tagdir_scan(u, &d, path, NULL, NULL))
@@ -100,7 +100,7 @@ static int survey_scan(void *ctx, size_t i, struct errmsg *err)
 	return 0;
 }
 
-/* A tag without optimizer shards has no view, so only the scan can say why. */
+/* A tag without optimizer shards has no view, so only the scan can report the reason. */
 static void survey_report(const struct survey *s, const char *path)
 {
 	const struct errmsg_sink warnings = context_warnings(s->t->o->u);
@@ -124,7 +124,7 @@ static void survey_report(const struct survey *s, const char *path)
 static void survey_dir(struct tree *t, const char *dir, uint64_t index,
 		       const struct tag_list *tags, unsigned levels);
 
-/* The Hugging Face Trainer's directories, checkpoint-N, hold a tag each. */
+/* The Hugging Face Trainer's directories, checkpoint-N, contain one tag each. */
 static void survey_below(struct survey *s, const char *dir, unsigned levels)
 {
 	struct tag_list tags;

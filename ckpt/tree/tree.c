@@ -34,7 +34,7 @@
  * requests. */
 #define LISTING_MIN 4096u
 #define LISTING_MAX (1u << 20)
-#define ENTRY_BYTES 64u /* of a typical entry */
+#define ENTRY_BYTES 64u /* bytes of a typical entry */
 
 int tree_parse(struct tree *t, uint64_t ino, struct tree_node *out)
 {
@@ -102,8 +102,8 @@ static void restrict_root(const struct tree *t, struct stat *st)
 	tree_set_owner(t, st);
 }
 
-/* Adapt the attributes of a file of the run.  The mount serves no ACLs: a file
- * that has one is accessible to its owner alone. */
+/* Adapt the attributes of a file of the run.  The mount serves no ACLs: only the owner has access
+ * to a file with an ACL. */
 void tree_show_lower(const struct tree *t, uint64_t index, bool has_acl, struct stat *st)
 {
 	st->st_ino = ino_of_lower(t, index);
@@ -114,7 +114,7 @@ void tree_show_lower(const struct tree *t, uint64_t index, bool has_acl, struct 
 	tree_set_owner(t, st);
 }
 
-/* A lookup of a name takes this many looks, which may take this part of the time. */
+/* A lookup of a name checks a path this many times; the checks may take this part of the time. */
 #define LOOKS 6
 #define LOOK_PART 50
 #define MOMENT_MAX 10.0
@@ -130,7 +130,7 @@ int tree_lstat(struct tree *t, const char *path, struct attrs *out)
 	rc = io_stat(t->o->u, path, IO_PLAIN, out, NULL, NULL);
 	latency_end(&t->latency, &q);
 	took = clock_ns() - begun;
-	/* Some answers come from a cache, which tells nothing about the store. */
+	/* Some answers come from a cache and do not show the store's latency. */
 	if (took >= LATENCY_HIGH_NS)
 		atomic_store(&t->look_ns, took);
 	return rc;
@@ -176,7 +176,7 @@ static int stat_in_plan(struct view *x, uint64_t node, struct plan_stat *out, st
 	return rc;
 }
 
-/* Stat the root of a re-cut view without planning it, unless it was refused, because anyone may
+/* Stat the root of a re-cut view without planning it, unless it was refused, because any user may
  * look up thousands of them. */
 static int stat_recut(struct view *x, struct plan_stat *out, struct errmsg *err)
 {
@@ -213,7 +213,7 @@ static int stat_view(struct tree *t, struct view *x, uint64_t node, struct tree_
 	tree_set_owner(t, &out->st);
 	if (out->st.st_ino == TREE_ROOT)
 		restrict_root(t, &out->st);
-	/* The root always has the same inode, whatever view it is. */
+	/* The root's inode is the same for every view. */
 	out->timeout = out->st.st_ino == TREE_ROOT ? tree_moment(t) : FOREVER;
 	return 0;
 }
@@ -260,7 +260,7 @@ int tree_latest_text(struct tree *t, uint64_t index, const char *dir, char text[
 	return name && rc == -ENOENT ? 0 : rc;
 }
 
-/* Get the content of the pointer of a path, and the path's directory. */
+/* Get the content of a path's pointer file, and the path's directory. */
 static int read_latest(struct tree *t, uint64_t index, const char **dir, char text[LATEST_TEXT_MAX])
 {
 	uint64_t parent;
@@ -343,7 +343,7 @@ int tree_list_view(struct tree *t, const char *tag, const struct view_type *type
 
 		listed = state != VIEW_REFUSED && state != VIEW_FAILED;
 	} else {
-		/* Later reads must not meet a save that has begun. */
+		/* Fail now if a save has begun, so that later reads do not. */
 		if (type->kind == PLAN_UNIVERSAL)
 			views_is_there(t->views, tag, 0);
 		listed = view_may_list(x);
@@ -386,7 +386,7 @@ int tree_readlink(struct tree *t, uint64_t ino, char *buf, size_t size)
 	return (int)len;
 }
 
-/* A file of a server has no descriptor: open it as a file of one shard. */
+/* A file on a server has no descriptor: open it as a file of one shard. */
 static int open_remote(struct uckpt *u, const char *path, struct tree_file *out, struct errmsg *err)
 {
 	struct fileid id;

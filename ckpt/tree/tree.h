@@ -38,7 +38,7 @@ struct tree_options {
 	struct uckpt *u;
 	char *source; /* absolute */
 	bool has_uid, has_gid;
-	uid_t uid; /* owner of all files, if has_uid */
+	uid_t uid; /* owner of all files, valid if has_uid */
 	gid_t gid;
 	bool shared; /* other users may use the mount */
 	/* In a shared mount, symbolic links may lead out of the source. */
@@ -64,25 +64,25 @@ void tree_close(struct tree *t);
  * its tag. */
 void tree_warm(struct tree *t);
 
-/* Attributes, and for how many seconds the kernel may cache them.  Views do not
- * change; the run's own files may. */
+/* Attributes, and the number of seconds for which the kernel may cache them.  Views do not change;
+ * the run's own files may. */
 struct tree_attr {
 	struct stat st;
 	double timeout;
 };
 
-/* -ENOENT if the name does not exist.  The kernel may cache that, or the inode that
- * the name leads to, for `*timeout` seconds. */
+/* Find a name.  -ENOENT if it does not exist.  The kernel may cache that, or the inode found, for
+ * `*timeout` seconds. */
 int tree_lookup(struct tree *t, uint64_t dir, const char *name,
 		struct tree_attr *out, double *timeout, struct errmsg *err);
 int tree_getattr(struct tree *t, uint64_t ino, struct tree_attr *out, struct errmsg *err);
 
-/* Seconds for which the kernel may cache that an entry of `dir` with these attributes has its
- * inode.  A tag that is saved again gets other inodes. */
+/* Return for how many seconds the kernel may cache the inode of an entry of `dir` with these
+ * attributes.  A tag that is saved again gets other inodes. */
 double tree_entry_timeout(const struct tree *t, uint64_t dir, const struct tree_attr *attr);
 
 /* If the root is a view, check whether its tag was saved again.  True if it was: the kernel's
- * cached listing of the root is then outdated. */
+ * cached listing of the root is then stale. */
 bool tree_renew(struct tree *t);
 
 /* Read the target of a symbolic link of the run, without a terminating null
@@ -93,8 +93,8 @@ int tree_readlink(struct tree *t, uint64_t ino, char *buf, size_t size);
 struct tree_file {
 	struct vfile *v;   /* virtual: shards, or literal bytes; else NULL */
 	int fd;            /* a local file of the run; else -1 */
-	struct view *view; /* whose file it is, or NULL */
-	struct shards *own; /* of a server's file, which `v` reads; or NULL */
+	struct view *view; /* view of the file, or NULL */
+	struct shards *own; /* for a server's file, which `v` reads; or NULL */
 	/* In a shared mount, the users that may read `fd`.  The file may not be
 	 * the one whose permissions the kernel has checked. */
 	struct permissions readable_by;
@@ -117,19 +117,19 @@ struct uckpt_dir {
 	/* Private to tree_dir.c: */
 	struct tree *t;
 	uint64_t ino;
-	struct view *view; /* in use, if `plan` is not NULL */
+	struct view *view; /* in use if `plan` is not NULL */
 	struct plan *plan;
 	uint64_t node;
-	struct uckpt_entry *v; /* of the run */
+	struct uckpt_entry *v; /* entries of a run's directory */
 	size_t n, cap;
-	bool remote; /* of a server */
+	bool remote; /* on a server */
 };
 
 int tree_dir_open(struct tree *t, uint64_t ino, struct uckpt_dir **out, struct errmsg *err);
 void tree_dir_close(struct uckpt_dir *d);
 
-/* Return whether getting the attributes of an entry is cheap: it plans no view, and sends no
- * request to a far store. */
+/* Is getting the attributes of an entry cheap: without planning a view or a request to a remote
+ * store? */
 bool tree_dir_has_attrs(const struct uckpt_dir *d, const struct uckpt_entry *e);
 
 /* Is the whole tree a view, so that no directory ever changes? */

@@ -43,7 +43,7 @@ static void put_text(void *bytes, const char *text)
 	bytebuf_add_str(bytes, text);
 }
 
-/* Views that cannot be served, a line each, then the caller's lines. */
+/* Print a line for each view that cannot be served, then the caller's lines. */
 static int control_errors(struct tree *t, struct bytebuf *out)
 {
 	const struct uckpt_calls *const calls = &t->o->u->calls;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Listing directories.  The entries of a view, and of .ucfs, are computed.  A directory
- * of the run is read completely when it is opened, and the views of its tags are
- * added, and files that replace missing ones of ranks.
+ * Listing directories.  The entries of a view, and of .ucfs, are computed.  A directory of the run
+ * is read completely when it is opened; views of its tags, and replacements for ranks' missing
+ * files, are added.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -114,8 +114,7 @@ static int replace_tag(struct uckpt_dir *d, const char *tag, const char *name, u
 	return 0;
 }
 
-/* If entry `i` is a tag, or stands for one as a pack, add its views and set
- * `*added`. */
+/* If entry `i` is a tag, or a packed tag, add its views and set `*added`. */
 static int add_views(struct uckpt_dir *d, const char *path, uint64_t index, size_t i, bool *added)
 {
 	const bool packed = d->v[i].type == S_IFREG;
@@ -168,7 +167,7 @@ static int add_latest(struct uckpt_dir *d, const char *dir, uint64_t index)
 	return rc;
 }
 
-/* Add latest_universal, and the recently used views for a number of ranks. */
+/* Add latest_universal, and the recently used views for other numbers of ranks. */
 static int add_others(struct uckpt_dir *d, const char *dir, uint64_t index)
 {
 	struct tree *t = d->t;
@@ -182,7 +181,7 @@ static int add_others(struct uckpt_dir *d, const char *dir, uint64_t index)
 	return rc;
 }
 
-/* Add a file that stands for a missing file of a rank. */
+/* Add a file that replaces a rank's missing file. */
 static int add_rankfile(void *arg, const char *name, const char *path)
 {
 	struct uckpt_dir *d = arg;

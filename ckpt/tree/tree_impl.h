@@ -38,8 +38,8 @@ struct tree {
 	struct view *_Atomic root_view; /* until its tag is saved again */
 	struct pathtab *pathtab;
 	struct views *views;
-	struct latency latency;           /* where the run's directories are */
-	_Atomic uint64_t look_ns; /* how long the last look at a path took */
+	struct latency latency;           /* of the run's directories */
+	_Atomic uint64_t look_ns; /* duration of the last check of a path */
 };
 
 #define INO_VIEW_SHIFT UCFS_PLAN_SHIFT
@@ -90,24 +90,24 @@ int tree_lstat(struct tree *t, const char *path, struct attrs *out);
  * slow. */
 double tree_moment(const struct tree *t);
 
-/* Is there a tag at `path`?  Its files are checked at most once per tree_moment.  A tag that was
- * saved again gets new views. */
+/* Is there a tag at `path`? Checks its files at most once per tree_moment.  A tag that was saved
+ * again gets new views. */
 bool tree_is_tag(struct tree *t, const char *path);
 
-/* Find or add a view of `tag`, a path in directory `index` of the run; its root's
- * inode.  Errors as views_add. */
+/* Find or add a view of `tag`, a path in directory `index` of the run; returns the inode of its
+ * root.  Errors as views_add. */
 int tree_add_view(struct tree *t, const char *tag, const struct view_type *type,
 		  uint64_t index, uint64_t *ino);
 
-/* As tree_add_view, with -ENOENT for a view that a directory should not list: it cannot be made,
- * or its tag is being saved.  In a far store, only views that were tried before are known to be
+/* As tree_add_view, with -ENOENT for a view that a directory should not list: it is impossible, or
+ * its tag is being saved.  In a remote store, only views that were tried before are known to be
  * impossible. */
 int tree_list_view(struct tree *t, const char *tag, const struct view_type *type,
 		   uint64_t index, uint64_t *ino);
 
-/* Add the universal tree of the tag at `path` in directory `index` of the run, and make its
- * plan; if it is refused, plan all others, with a warning for each that is not possible.  Errors
- * as view_plan, if there is no view. */
+/* Add the universal tree of the tag at `path` in directory `index` of the run, and make its plan;
+ * if it is refused, plan all other views, with a warning for each impossible one.  Errors as
+ * view_plan, if no view is possible. */
 int tree_plan_tag(struct tree *t, uint64_t index, const char *path, struct errmsg *err);
 
 /* Fill in the attributes of a file or directory that exists only in the
@@ -116,7 +116,7 @@ void tree_synthesize(const struct tree *t, uint64_t ino, mode_t mode,
 		     uint64_t size, unsigned nlink, int64_t mtime_s,
 		     struct stat *st);
 
-/* Give attributes the owner that options name. */
+/* Set the owner that the options name. */
 void tree_set_owner(const struct tree *t, struct stat *st);
 
 /* Turn the attributes of a file or directory of the run into those of its inode
@@ -129,8 +129,8 @@ void tree_show_lower(const struct tree *t, uint64_t index, bool has_acl, struct 
 #define LATEST_TEXT_MAX (NAME_MAX + VIEW_SUFFIX_MAX)
 int tree_latest_text(struct tree *t, uint64_t index, const char *dir, char text[LATEST_TEXT_MAX]);
 
-/* .ucfs and everything below it (tree_control.c): as tree_dir_next, tree_getattr; the
- * bytes of a file, appended to `out`. */
+/* .ucfs and everything below it (tree_control.c): as tree_dir_next, tree_getattr.  The last
+ * function appends the bytes of a file to `out`. */
 bool tree_control_is_dir(uint64_t ino);
 int tree_control_next(uint64_t *pos, struct uckpt_entry *out);
 int tree_control_stat(struct tree *t, uint64_t ino, struct tree_attr *out);
@@ -139,22 +139,22 @@ int tree_control_bytes(struct tree *t, uint64_t ino, struct bytebuf *out);
 /*
  * Find the file in `dir` that replaces the missing `name` in a run of `ranks` ranks
  * (rankfile.c).  Programs write such files beside a tag for each rank: the random states
- * of the Hugging Face Trainer and of Accelerate.  In a run that is re-cut from n to
- * another number of ranks, rank r has that of old rank r mod n.  The caller frees
- * `*path`.  0, -ENOENT if there is none, or -ENOMEM.
+ * of the Hugging Face Trainer and of Accelerate.  In a run that is re-cut from n to another number
+ * of ranks, rank r has the file of old rank r mod n.  The caller frees `*path`.  Returns 0, -ENOENT
+ * if there is none, or -ENOMEM.
  */
 int rankfile_find(struct uckpt *u, const char *dir, const char *name, unsigned ranks, char **path);
 
-/* Call `call` with each new rank's name, which `dir` may have, and the path of the file
- * that has its content.  Returns what `call` did if that is not 0, or -ENOMEM; a file that
- * cannot be found ends the ranks of its kind. */
+/* Call `call` with each new rank's name for a file in `dir` (`dir` may have one already), and the
+ * path of the file with its content.  Returns the result of `call` if it is not 0, or -ENOMEM. A
+ * file that cannot be found ends the ranks of its kind. */
 typedef int rankfile_fn(void *arg, const char *name, const char *path);
 int rankfile_each(struct uckpt *u, const char *dir, unsigned ranks, rankfile_fn *call, void *arg);
 
 /*
- * Warn of every tag of a run that will not be served, and of a `latest` that names
- * none (survey.c).  `tags` are those of the source itself; without any, tags are looked
- * for two levels below.  Opens no file that planning has not opened.
+ * Warn of every tag of a run that will not be served, and of a `latest` that names no tag
+ * (survey.c).  `tags` are the source's own tags; if there are none, looks for tags two levels
+ * below.  Opens no file that planning has not opened.
  */
 struct tag_list;
 void survey_run(struct tree *t, const struct tag_list *tags);

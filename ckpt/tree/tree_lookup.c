@@ -24,8 +24,8 @@ static int lookup_tag(struct tree *t, uint64_t index, const char *tag, const str
 	return tree_is_tag(t, tag) ? tree_add_view(t, tag, type, index, ino) : -ENOENT;
 }
 
-/* Find or add the view for `name`, such as "<tag>_universal", in a directory
- * that holds <tag>.  -ENOENT if `name` is no view's. */
+/* Find or add the view for `name`, such as "<tag>_universal", in a directory that holds <tag>.
+ * -ENOENT if `name` is not a view's. */
 static int lookup_view(struct tree *t, uint64_t index, const char *dir, const char *name,
 		       uint64_t *ino)
 {
@@ -81,8 +81,7 @@ static int lookup_lower(struct tree *t, uint64_t index, const char *path, mode_t
 	return rc == -ENOENT ? lookup_path(t, index, path, ino) : rc;
 }
 
-/* Look up a name that is not on disk: a view, or a file that stands for a missing file of a
- * rank. */
+/* Look up a name that is not on disk: a view, or a file that replaces a rank's missing file. */
 static int lookup_synthesized(struct tree *t, uint64_t index, const char *dir, const char *path,
 			      uint64_t *ino)
 {

@@ -16,8 +16,8 @@
 #include "ckpt/remote/site.h"
 #include "ckpt/tree/tree_impl.h"
 
-/* Plan the newest usable tag.  Tags that are refused and not damaged are shown as they are:
- * programs resume from them, and the survey says why they have no views. */
+/* Plan the newest usable tag.  Tags that are refused but not damaged are shown unchanged: programs
+ * resume from them, and the survey reports why they have no views. */
 static int open_tags(struct tree *t, const struct tag_list *tags, struct errmsg *err)
 {
 	struct errmsg why = { "" };
@@ -32,7 +32,7 @@ static int open_tags(struct tree *t, const struct tag_list *tags, struct errmsg 
 		refused &= rc == -ENOTSUP;
 		free(path);
 	}
-	/* A newer tag that `latest` does not name yet may still be being saved. */
+	/* A newer tag, which `latest` does not name yet, may still be being saved. */
 	if (!rc && tags->n > 1 && tags->v[1].step > tags->v[0].step &&
 	    asprintf(&path, "%s/%s", t->o->source, tags->v[1].name) >= 0) {
 		tree_plan_tag(t, 0, path, &why);
@@ -80,7 +80,7 @@ static int tree_plan(struct tree *t, const char *path, const struct view_type *t
 }
 
 /* The universal tree was refused: plan all other views that have their own names, and warn of
- * those that are not possible.  0 if one is possible. */
+ * impossible ones.  Returns 0 if any is possible. */
 static int plan_others(struct tree *t, const char *path, uint64_t parent,
 		       const struct errmsg *refused)
 {
@@ -131,7 +131,7 @@ static int tree_open_view(struct tree *t, struct errmsg *err)
 	return errmsg_set(err, rc, "%s%s", why.text, others ? "; weights need option view=hf" : "");
 }
 
-/* A tag has all views, Hugging Face weights all except ranks' files, and a run is no view. */
+/* Tags have all views, Hugging Face weights all except ranks' files; a run is not a view. */
 static int check_kind(const struct tree_options *o, bool tag, bool view, struct errmsg *err)
 {
 	const enum plan_kind kind = o->plan.type.kind;
@@ -152,8 +152,8 @@ static bool is_one_view(struct uckpt *u, const char *source, enum dir_kind kind)
 }
 
 /*
- * The length of the path that files must lie below: usually the source's.  In the cache of Hugging
- * Face's hub the files of a snapshot are links to blobs of the same repository (huggingface_hub,
+ * Return the length of the path that files must lie below: usually the source's.  In Hugging Face's
+ * hub cache the files of a snapshot are links to blobs of the same repository (huggingface_hub,
  * file_download.py), so there it is the repository's directory.
  */
 static size_t root_len(const char *source)
@@ -167,7 +167,7 @@ static size_t root_len(const char *source)
 	return (size_t)(at - source);
 }
 
-/* A pack lies in the directory that is the root. */
+/* For a pack, the root is the directory that contains it. */
 static size_t confined_len(const char *source)
 {
 	const char *const slash = strrchr(source, '/');

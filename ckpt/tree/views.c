@@ -4,11 +4,11 @@
  *
  * A plan does not change, so a tag that is saved again gets new views, with new numbers and thus
  * new inodes: so the kernel's caches of the old ones stay correct.  An old view is retired: lookups
- * do not find it, and its plan is closed after the last use of any of the tag's plans.
+ * no longer find it, and its plan is closed after the last use of any of the tag's plans.
  *
- * Anyone may look up a view for any number of ranks.  So a name costs a few hundred bytes, and of
- * the plans of such views only the latest stay when nobody uses them.  A plan that is made again of
- * the same checkpoint is the same.
+ * Any user may look up a view for any number of ranks.  So a name costs a few hundred bytes, and
+ * only the most recent unused plans of such views are kept.  A plan that is made again from the
+ * same checkpoint is identical.
  */
 #include "ckpt/tree/views_impl.h"
 
@@ -26,7 +26,7 @@
 
 #define RETRY_SECONDS 1
 
-/* Time that a process has to finish walking a retired view. */
+/* Time for a process to finish walking a retired view, in seconds. */
 #define RETIRED_SECONDS 30
 
 const struct view_type views_universal = { .kind = PLAN_UNIVERSAL };
@@ -51,8 +51,8 @@ void views_listed(struct views *v, enum dir_kind kind, const struct dirlist *nam
 	v->names = names;
 }
 
-/* Close the plans of a tag that has no users.  The caller must not hold the context's lock,
- * since this waits for read-ahead. */
+/* Close the plans of a tag that has no users.  The caller must not hold the context's lock: closing
+ * waits for read-ahead. */
 static void close_plans(struct tag *tag)
 {
 	for (struct view *x = tag->views; x; x = x->next) {
@@ -89,7 +89,7 @@ void views_free(struct views *v)
 	free(v);
 }
 
-/* The callers of the functions from here to take_excess() hold the context's lock. */
+/* Callers of the functions from here to take_excess() hold the context's lock. */
 
 uint64_t views_hash(const char *path, const struct view_type *type)
 {
@@ -142,7 +142,7 @@ static int append_view(struct views *v, struct tag *tag,
 	return 0;
 }
 
-/* Append the universal view of a tag, which has none. */
+/* Append the universal view of a tag that has none. */
 static int append_tag(struct views *v, const char *path, uint64_t parent, struct view **out)
 {
 	struct tag *const tag = calloc(1, sizeof(*tag));
@@ -167,7 +167,7 @@ static bool is_used(const struct tag *tag)
 	return false;
 }
 
-/* Return a tag whose plans the caller must close, one that was retired a while ago and has no
+/* Return a tag whose plans the caller must close: one that was retired a while ago and has no
  * users; or NULL. */
 static struct tag *take_retired(struct views *v)
 {
@@ -418,7 +418,7 @@ int view_get_plan(struct view *x, struct plan **out, struct errmsg *err)
 		pthread_mutex_unlock(&x->tag->lock);
 	}
 	if (rc) {
-		*out = NULL; /* it may have been made, and retired, meanwhile */
+		*out = NULL; /* it may have been made, and retired, in the meantime */
 		view_put(x);
 	}
 	return rc;

@@ -15,9 +15,9 @@ struct tag;
 
 /*
  * The views of a mount: one of each type for each tag directory that has been looked up or listed.
- * Adding a view is cheap; its plan is made on first use and kept; of plans for a number of ranks
- * only the last few are kept.  The views of a tag share the checkpoint that was read from its
- * files.  Thread-safe.
+ * Adding a view is cheap; its plan is made on first use and kept, but only the last few plans for a
+ * number of ranks are.  The views of a tag share the checkpoint that was read from its files.
+ * Thread-safe.
  */
 struct views;
 
@@ -42,7 +42,7 @@ struct view {
 	struct view *next; /* view of the tag; the last one is the universal one */
 	/* Private to views.c.  Written with the locks of the tag and of the list held,
 	 * read with either of them: */
-	struct plan *plan; /* immutable while there are users */
+	struct plan *plan; /* immutable while the view has users */
 	bool made;         /* a plan was made */
 	time_t tried;
 	int rc; /* result of the last attempt */
@@ -58,7 +58,7 @@ struct view {
 struct views *views_new(struct uckpt *u, const struct plan_options *options, bool check);
 void views_free(struct views *v);
 
-/* Pass detect()'s list of the only tag, before other threads exist; NULL ends it. */
+/* Pass detect()'s listing of the only tag, before other threads exist; NULL discards it. */
 void views_listed(struct views *v, enum dir_kind kind, const struct dirlist *names);
 
 /* Find or add a view of the tag at `path` (copied), listed in the directory
@@ -75,20 +75,19 @@ bool views_is_there(struct views *v, const char *path, double moment);
 /* Get the view of a number, or NULL. */
 struct view *views_get(struct views *v, size_t number);
 
-/* Get the universal view of the same tag. */
+/* Return the universal view of the same tag. */
 struct view *view_universal(struct view *x);
 
 /*
  * Get the plan of a view, making it on first use, and use it until view_put.
- * Warnings of the plan are logged once.  A failure is retried after a second,
- * since the tag may still be being written; until then it is returned again.
- * -ESTALE, without a message, for a view that was retired a while ago, or before its plan
- * was made.
+ * Warnings of the plan are logged once.  A failure is retried after a second, since the tag may
+ * still be being written; until then the same error is returned.  -ESTALE, without a message, for a
+ * view that was retired a while ago, or before its plan was made.
  */
 int view_plan(struct view *x, struct plan **out, struct errmsg *err);
 void view_put(struct view *x);
 
-/* Schedule a check whether the tag was saved again, after an open has failed. */
+/* Schedule a check whether the tag was saved again; for use after a failed open. */
 void view_suspect(struct view *x);
 
 /* The state of a view, with the reason of a failure in *why.  A refused view fails until the tag
@@ -96,19 +95,19 @@ void view_suspect(struct view *x);
 enum view_state { VIEW_NEW, VIEW_PLANNED, VIEW_FAILED, VIEW_REFUSED, VIEW_RETIRED };
 enum view_state view_state(struct view *x, struct errmsg *why);
 
-/* False for a view that is retired or refused, and for a re-cut one without a plan. */
+/* Is the view listed?  False if it is retired or refused, or re-cut without a plan. */
 bool view_is_listed(struct view *x);
 
-/* Has the tag never been used, and was its directory not written to since the mount began?  The
- * newest tag was tried at the mount; the others are listed untested, and read when they are
+/* Has the tag never been used, and its directory not been written to since the mount began? The
+ * newest tag is tried when mounting; the others are listed untested, and read when they are
  * used. */
 bool view_is_untouched(struct view *x);
 
-/* Should a directory list the view?  It needs a plan, which is made now, and its tag must not be
- * being saved.  Call views_is_there before. */
+/* Should a directory list the view? Plans the view; false if that fails or its tag is being saved.
+ * Call views_is_there before. */
 bool view_may_list(struct view *x);
 
-/* After a view could not be planned: is the tag readable, so that other views may be possible? */
+/* After a failed plan: is the tag readable, so that other views may be possible? */
 bool view_has_others(struct view *x);
 
 #endif

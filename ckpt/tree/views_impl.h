@@ -13,33 +13,33 @@ struct uckpt;
 
 /* Shared by views.c and views_saved.c. */
 
-/* A tag, of one generation. */
+/* A generation of a tag. */
 struct tag {
 	char *path;         /* immutable */
 	struct view *views; /* list protected by the context's lock */
 	bool retired;       /* saved again; written with both locks held */
 	uint64_t retired_at; /* when it was retired */
-	struct tag *former; /* retired before this one, not closed; list protected by the
-	                     * context's lock */
+	struct tag *former; /* tag retired before this one and not closed; list protected by the
+			     * context's lock */
 	bool closed; /* a thread has taken its plans to close them; protected by the context's
 	              * lock */
 	pthread_mutex_t lock; /* held while a plan is made or files are checked; protects: */
-	struct plan *plan; /* the universal plan, whose checkpoint the others share */
+	struct plan *plan; /* universal plan; the others share its checkpoint */
 	bool opened;       /* the last attempt to make the plan succeeded */
-	bool planned;      /* a view of it has had a plan */
+	bool planned;      /* a view of the tag has had a plan */
 	bool whole;        /* its files were whole when it was about to be listed */
-	atomic_bool said;  /* the reason why it is not listed was logged */
+	atomic_bool said;  /* the reason why the tag is not listed was logged */
 	atomic_bool suspect; /* a file could not be opened */
-	atomic_bool there; /* its files were the planned ones when they were last compared */
-	uint64_t looked; /* when they were compared */
-	uint32_t seen;   /* sum of the files' identities then, if they were other files */
+	atomic_bool there; /* the last comparison found the planned files */
+	uint64_t looked; /* time of that comparison */
+	uint32_t seen;   /* if it found other files, the sum of their identities */
 };
 
 struct views {
 	struct uckpt *u;
 	struct plan_options options;
 	bool check; /* check all files of a tag */
-	int64_t began; /* when the mount began, as a time stamp of files */
+	int64_t began; /* start of the mount, as a time stamp of files */
 	enum dir_kind kind; /* as in views_listed */
 	const struct dirlist *names;
 	/* Protected by the context's lock: */
@@ -47,14 +47,14 @@ struct views {
 	size_t n, cap;
 	struct hashtab index; /* into `v`, by path and type */
 	size_t ranked;        /* number of views for a number of ranks */
-	uint64_t clock;       /* of last_use */
-	struct tag *retired;  /* tags that are not closed yet, the last retired one first */
+	uint64_t clock;       /* source of last_use */
+	struct tag *retired;  /* tags that are not closed yet, most recently retired first */
 };
 
 extern const struct view_type views_universal;
 
-/* The caller of these two holds the context's lock.  views_find returns NULL if there is no such
- * view; it does not find retired views. */
+/* The caller of these two holds the context's lock. views_find returns NULL if there is no such
+ * view or it is retired. */
 uint64_t views_hash(const char *path, const struct view_type *type);
 struct view *views_find(const struct views *v, const char *path, const struct view_type *type);
 

@@ -2,11 +2,11 @@
 /*
  * Tags that are being saved, or were saved again.
  *
- * A save takes a while and leaves files of two generations meanwhile.  So a save counts as complete
- * when two checks of all files, LOOK_SECONDS apart, have the same result, and the tag can be
- * planned.  The same holds for a Hugging Face directory.  Until then its views are not listed, but
- * a process that has found one still gets its names and attributes, also for a while after it was
- * retired, so that a walk of the mount never meets an error.
+ * During a save, files of two generations exist.  So a save counts as complete when two checks of
+ * all files, LOOK_SECONDS apart, have the same result, and the tag can be planned.  The same holds
+ * for a Hugging Face directory.  Until then its views are not listed, but a process that has found
+ * one still gets its names and attributes, also for a while after it was retired, so that a walk of
+ * the mount never meets an error.
  */
 #include <errno.h>
 #include <string.h>
@@ -20,7 +20,7 @@
 
 #define LOOK_SECONDS 1.0
 
-/* The kernel caches lookups in a near directory for a second. */
+/* The kernel caches lookups in a local directory for a second. */
 #define BELIEVED_NS UINT64_C(1100000000)
 
 static bool is_look_due(const struct tag *tag, double moment)
@@ -39,7 +39,7 @@ static bool compare_files(struct tag *tag, struct errmsg *why)
 
 	tag->looked = clock_ns();
 	tag->there = planned_files_are_there(tag->plan, why);
-	/* A failed open may reveal a change that these two files do not show. */
+	/* A failed open may be due to a change that these two files do not show. */
 	tag->seen = tag->suspect || !tag->there ? planned_files_sum(tag->plan)
 						: 0;
 	tag->suspect = tag->seen != 0;
@@ -74,7 +74,7 @@ static void retire(struct views *v, struct tag *tag)
 	pthread_mutex_unlock(&v->u->lock);
 }
 
-/* Log once why a tag is not listed: during a save the reason changes with each check. */
+/* Log once why a tag is not listed; during a save the reason changes with each check. */
 static void say_unlisted(struct views *v, struct tag *tag, const struct errmsg *why)
 {
 	const struct errmsg_sink warnings = context_warnings(v->u);
@@ -128,7 +128,7 @@ static bool is_succeeding(struct views *v, const struct tag *tag)
 	return is;
 }
 
-/* Is a tag that can be planned not being saved? */
+/* Is a tag that can be planned settled, that is, not being saved? */
 static bool is_settled(struct views *v, struct tag *tag, struct errmsg *why)
 {
 	bool settled;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Extent maps.  The append function is the only writer and owns the
- * invariant: extents are in order, touch each other and are never empty.
+ * Extent maps.  Only the append function writes them; it maintains the invariant: extents are in
+ * order, adjacent and never empty.
  */
 #include "ckpt/vfile/extent.h"
 

@@ -13,14 +13,14 @@ struct errmsg;
 
 /* The origin of a run of a virtual file's bytes. */
 enum extent_kind {
-	EXTENT_LITERAL, /* rendered by us: headers, pickle, trailer */
+	EXTENT_LITERAL, /* made by us: headers, pickle, trailer */
 	EXTENT_SHARD,   /* bytes of a shard */
 	EXTENT_GATHER,  /* from several shards; see gather.h */
-	EXTENT_ZERO,    /* zeros, which have no source */
+	EXTENT_ZERO,    /* zeros without a source */
 };
 
 struct extent {
-	uint64_t start; /* in the virtual file */
+	uint64_t start; /* offset in the virtual file */
 	enum extent_kind kind;
 	enum dtype dtype; /* of the elements in the shard or the gather */
 	enum dtype to;    /* type to convert to, if it differs */
@@ -64,7 +64,8 @@ static inline bool extent_is_cast(const struct extent *e)
 	return e->dtype != e->to;
 }
 
-/* The offset, in the source of a cast, of the element that contains byte `skip` of the extent. */
+/* Return the offset, in the source of a cast, of the element that contains byte `skip` of the
+ * extent. */
 static inline uint64_t extent_cast_from(const struct extent *e, uint64_t skip)
 {
 	return e->from + skip / dtype_size(e->to) * dtype_size(e->dtype);
@@ -81,7 +82,7 @@ int extent_read_cast(const struct extent *e, uint64_t skip, void *buf, size_t le
 
 uint64_t extent_size(const struct extent_map *m);
 
-/* Index of the extent holding byte `off`, which must be below the size
+/* Return the index of the extent that contains byte `off`, which must be below the size
  * (asserted).  O(log n). */
 size_t extent_find(const struct extent_map *m, uint64_t off);
 

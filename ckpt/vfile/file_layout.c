@@ -84,8 +84,8 @@ static int map_old(struct file_layout *d, const struct value *pid, uint64_t *len
 	return rc;
 }
 
-/* Map a storage of the object: a new one, or one of the old file, which may have the same key as
- * a new one. */
+/* Map a storage of the object: a new one, or one of the old file.  A new storage may have the same
+ * key as an old one. */
 static int map_storage(struct file_layout *d, const struct value *pid, uint64_t *len, size_t at)
 {
 	const char *key = pid->pid->seq.v[2]->str.p;

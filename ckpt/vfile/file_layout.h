@@ -19,7 +19,7 @@ struct value;
 
 /* A storage of a file that torch.save does not write. */
 struct layout_storage {
-	size_t number; /* among the new ones */
+	size_t number; /* index among the new storages */
 	char key[24];
 	uint64_t len;
 	size_t after; /* bytes of `head` before it */
@@ -28,7 +28,7 @@ struct layout_storage {
 
 /*
  * A virtual file while it is laid out: the object to save, made of new values and of those of an
- * old file, and the extents of its storages.  Valid when zero-initialised, but for `err`.
+ * old file, and the extents of its storages.  Valid when zero-initialised, except for `err`.
  *
  * A failure is noted in the layout and reported by layout_finish, so callers need not check each
  * step: functions that make values then return NULL, and accept NULL.  Loops, and code that would
@@ -38,9 +38,9 @@ struct file_layout {
 	bool extents;   /* extents are wanted, not only the size of the file */
 	struct arena a; /* of new values */
 	struct errmsg *err;
-	int rc; /* of the failure that has set `err` */
-	/* The file that has values of the object (`root` is NULL if there is none), and its
-	 * number in extents. */
+	int rc; /* result of the failure that has set `err` */
+	/* The file that provides old values of the object (`root` is NULL if there is none), and
+	 * its shard number. */
 	struct ptfile old;
 	uint32_t old_shard;
 	struct layout_storage **fresh; /* in the arena */
@@ -52,7 +52,7 @@ struct file_layout {
 	struct bytebuf head;
 	size_t *after; /* of each storage; see struct layout_storage */
 	struct extent_map *storages;
-	struct layout_storage **placed; /* of each storage; NULL: it is the old file's */
+	struct layout_storage **placed; /* of each storage; NULL: the storage is the old file's */
 	size_t nstorages;
 	struct gathers gathers; /* referred to by extents */
 	uint64_t size;          /* of the whole file */
@@ -84,9 +84,8 @@ void layout_add_old(struct file_layout *d, struct extent_map *map, uint64_t len,
 void layout_add_zeros(struct file_layout *d, struct extent_map *map, uint64_t len);
 
 /*
- * Lay out the torch.save of `root` in a file of that stem; or, if there is no root,
- * `head` with all new storages inserted.  Returns the error that was noted, or those
- * of pickle_dump and ptwrite_init.
+ * Lay out the torch.save of `root` in a file with that stem or, if `root` is NULL, `head` with all
+ * new storages inserted.  Returns the recorded error, or errors of pickle_dump and ptwrite_init.
  */
 int layout_finish(struct file_layout *d, const struct value *root, const char *stem);
 void layout_done(struct file_layout *d);

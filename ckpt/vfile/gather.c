@@ -2,10 +2,9 @@
 /*
  * Strided gathers.
  *
- * The runs that a read needs from a source mostly lie close together: rows of a row-parallel weight
- * are even adjacent.  So runs are listed and sorted by source and offset.  Runs that lie close are
- * read at once into a bounce buffer and copied from there; long runs are read directly into the
- * reader's buffer.
+ * Runs that a read needs from a source are mostly close together: rows of a row-parallel weight are
+ * even adjacent.  So runs are listed and sorted by source and offset.  Close runs are read together
+ * into a bounce buffer and copied from there; long runs are read directly into the reader's buffer.
  */
 #include "ckpt/vfile/gather.h"
 
@@ -22,7 +21,7 @@
 /* A run of at least this length is read by itself. */
 #define RUN_DIRECT_MIN (32u << 10)
 
-/* Runs of a source with gaps up to this may be read at once. */
+/* Runs of a source with gaps up to this may be read together. */
 #define GAP_MAX (4u << 10)
 
 /* The longest read of several runs. */
@@ -223,7 +222,7 @@ struct weaving {
 	uint8_t *bounce;
 	struct gather_run *runs, *sorted;
 	size_t n, cap;
-	size_t *begin; /* of each source's in `sorted' */
+	size_t *begin; /* first index of each source's runs in `sorted' */
 };
 
 static int gather_by_place(const void *a, const void *b)
@@ -233,7 +232,7 @@ static int gather_by_place(const void *a, const void *b)
 	return ORDER(x->from, y->from);
 }
 
-/* Put runs into `sorted', those of a source together and in order. */
+/* Copy the runs to `sorted', by source, in order. */
 static void sort_runs(struct weaving *w)
 {
 	const size_t sources = w->x->nsources;
@@ -249,7 +248,7 @@ static void sort_runs(struct weaving *w)
 	}
 	for (size_t i = 0; i < w->n; i++)
 		w->sorted[w->begin[w->runs[i].source]++] = w->runs[i];
-	/* Each begin has moved on to the end. */
+	/* Each begin has advanced to the end of its source's runs. */
 	for (size_t t = 0, at = 0; t < sources; at = w->begin[t++])
 		for (size_t i = at + 1; i < w->begin[t]; i++)
 			if (w->sorted[i].from < w->sorted[i - 1].from) {
@@ -259,7 +258,7 @@ static void sort_runs(struct weaving *w)
 			}
 }
 
-/* The number of runs at `v` that can be read at once; `*end` becomes their end. */
+/* Return how many runs at `v` can be read together, and their end in `*end`. */
 static size_t find_close(const struct gather_run *v, size_t n, uint64_t *end)
 {
 	size_t k = 1;
@@ -373,7 +372,7 @@ static int divide_run(void *ctx, const struct gather_run *run)
 	return 0;
 }
 
-/* Whole elements. */
+/* `off` and `len` are multiples of the element size. */
 static int compute(struct weaving *w, size_t len, uint64_t off)
 {
 	int rc;

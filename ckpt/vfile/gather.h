@@ -16,7 +16,7 @@ struct geometry_segment {
 	uint64_t at; /* in the row */
 	uint64_t len;
 	uint64_t from;   /* in the source's row */
-	uint32_t source; /* the slice */
+	uint32_t source; /* number of the slice */
 	uint32_t scale;  /* index of its scale in geometry.scales */
 };
 
@@ -35,7 +35,7 @@ struct geometry {
 	 * the whole, multiplied by the scale. */
 	double *scales;
 	size_t nscales;
-	size_t holders; /* most ranks that hold the same piece */
+	size_t holders; /* largest number of ranks that hold the same piece */
 	uint64_t rows;
 	uint64_t row_len;
 	struct geometry_segment *segs; /* in order of `at`, without gaps */
@@ -52,11 +52,11 @@ void geometry_done(struct geometry *g);
  * of one source, in row-major order.  Immutable once built.
  */
 struct gather {
-	struct tensor *view; /* owned; NULL: a geometry */
+	struct tensor *view; /* owned; NULL: use the geometry */
 	struct geometry g;   /* in elements */
 	enum dtype dtype;
 	double *divisors;           /* owned: of g.scales; NULL if none */
-	struct extent_map *sources; /* owned: of each slice: extents of shards, which may be cast */
+	struct extent_map *sources; /* owned, one per slice: extents of shards, which may be cast */
 	size_t nsources;
 };
 
@@ -82,8 +82,8 @@ struct gathers {
 bool gathers_add(struct gathers *s, struct gather *x);
 void gathers_done(struct gathers *s);
 
-/* Append the elements of a view in row-major order to `out`, as a gather of `source`, which
- * has those of its storage and consists of shards.  False when memory runs out. */
+/* Append the elements of a view in row-major order to `out`, as a gather of `source`, which maps
+ * the view's storage and consists of shards.  False when memory runs out. */
 bool gathers_add_view(struct gathers *s, const struct tensor *view, const struct extent_map *source,
 		      struct extent_map *out);
 
@@ -100,7 +100,7 @@ typedef int (*gather_read_fn)(void *ctx, const struct extent_map *m, void *buf, 
 struct gather_run {
 	uint32_t source;
 	uint32_t scale; /* as in its segment */
-	uint64_t from;  /* in the source */
+	uint64_t from;  /* Return the mean length of a run in bytes. */
 	size_t n;
 	size_t at; /* offset in the requested range */
 };
@@ -112,7 +112,7 @@ struct gather_run {
 typedef int (*gather_step_fn)(void *ctx, const struct gather_run *run);
 int gather_walk(const struct gather *x, gather_step_fn step, void *ctx, size_t len, uint64_t off);
 
-/* Is every byte a copy of a source's, with no arithmetic? */
+/* Is every byte a copy of a source's byte, without arithmetic? */
 bool gather_is_plain(const struct gather *x);
 
 /* The mean length of a run in bytes. */

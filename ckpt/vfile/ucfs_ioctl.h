@@ -39,26 +39,25 @@
 
 #define UCFS_EXTENTS_VERSION 1u
 
-/* Files of one mount whose st_ino >> UCFS_PLAN_SHIFT is the same belong to one plan of
- * a checkpoint, which does not change.  A checkpoint that is saved again gets
- * another. */
+/* Files of one mount whose st_ino >> UCFS_PLAN_SHIFT is the same belong to one plan of a
+ * checkpoint, which does not change.  A checkpoint that is saved again gets another number. */
 #define UCFS_PLAN_SHIFT 40
 
 enum ucfs_extent_kind {
 	UCFS_EXTENT_LITERAL = 0, /* made by ucfs: read it from this file */
-	UCFS_EXTENT_SOURCE = 1,  /* bytes of a source file as they are */
+	UCFS_EXTENT_SOURCE = 1,  /* unchanged bytes of a source file */
 	UCFS_EXTENT_CAST = 2,    /* converted from a source: read it from this file */
 	UCFS_EXTENT_GATHER = 3,  /* from many sources: read it from this file */
 	UCFS_EXTENT_ZERO = 4,    /* zeros: no need to read anything */
 	UCFS_EXTENT_PACKED = 5,  /* compressed in a pack: read it from this file */
 	UCFS_EXTENT_REMOTE =
-		6, /* of a server, whose path is a URL: read it from this file */
+		6, /* on a server, whose path is a URL: read it from this file */
 };
 
 struct ucfs_extent {
 	uint64_t offset;	/* in this file */
 	uint64_t length;	/* bytes */
-	uint64_t source_offset; /* of the first byte, in the source */
+	uint64_t source_offset; /* offset of the first byte in the source */
 	uint32_t kind;		/* enum ucfs_extent_kind */
 	uint32_t source;	/* for UCFS_IOC_SOURCE; else 0 */
 };
@@ -80,7 +79,7 @@ struct ucfs_extents {
 struct ucfs_source {
 	uint32_t version; /* in: UCFS_EXTENTS_VERSION */
 	uint32_t source;  /* in */
-	uint64_t dev;	  /* out: identity, as struct stat has it */
+	uint64_t dev;	  /* out: identity, as in struct stat */
 	uint64_t ino;
 	uint64_t size;
 	int64_t mtime_ns;
@@ -92,7 +91,7 @@ struct ucfs_source {
 struct ucfs_literal {
 	uint32_t version; /* in: UCFS_EXTENTS_VERSION */
 	uint32_t count;	  /* out: bytes, up to the end of the extent */
-	uint64_t offset;  /* in: of the first byte in this file */
+	uint64_t offset;  /* in: offset of the first byte in this file */
 	uint8_t bytes[UCFS_LITERAL_MAX];
 };
 

@@ -173,7 +173,7 @@ int64_t vfile_copied_shard(const struct vfile *f)
 {
 	const struct extent_map *m = &f->map;
 
-	/* Files that we render begin with a literal. */
+	/* Other files begin with a literal. */
 	return m->n == 1 && m->v[0].kind == EXTENT_SHARD ? (int64_t)m->v[0].shard : -1;
 }
 
@@ -306,8 +306,8 @@ int64_t vfile_read(struct vfile *f, void *buf, size_t len, uint64_t off, struct 
 	const size_t n = vfile_clamp(f, len, off);
 	int rc;
 
-	/* A file of many ranks has few bytes of each: read one by one, each would take a
-	 * request's time. */
+	/* A file with data of many ranks has few bytes of each: reading them one by one would take
+	 * a request each. */
 	if (vfile_is_far(f))
 		vfile_prefetch(f, off, n, WANT_NOW);
 	rc = vfile_read_exact(f, buf, n, off, err);

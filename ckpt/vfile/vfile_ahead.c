@@ -19,8 +19,8 @@
 /* Smaller windows belong to readers that may read something else next. */
 #define ROUNDED_MIN (UINT64_C(2) << 20)
 
-/* A window advances by this much at once, but by no more than half of itself: enough for a
- * request to each of several shards, and little of what the store has to do. */
+/* A window advances by at most this much at once, and by at most half of itself: enough for a
+ * request to each of several shards, without flooding the store. */
 #define STEP (UINT64_C(4) << 20)
 
 struct wanting {
@@ -64,8 +64,8 @@ static uint64_t want_gather(struct wanting *w, const struct gather *x, uint64_t 
 	return done;
 }
 
-/* A window that ends inside a piece would make two requests of it, so round up: a reader that
- * gets so far continues. */
+/* A window that ends inside a piece would need two requests for it, so round up: a reader that
+ * reaches it will continue. */
 static uint64_t round_up(const struct extent *e, uint64_t from, uint64_t n)
 {
 	const uint64_t end = e->from + from + n, all = e[1].start - e->start;
@@ -76,8 +76,8 @@ static uint64_t round_up(const struct extent *e, uint64_t from, uint64_t n)
 	return from + n + more < all ? n + more : all - from;
 }
 
-/* Prefetch `len` bytes of an extent from byte `skip` on.  Returns how many, from the first on,
- * will be fetched. */
+/* Prefetch `len` bytes of an extent from byte `skip` on.  Returns how many, from the first on, will
+ * be fetched. */
 static uint64_t want_extent(struct wanting *w, const struct extent *e, uint64_t skip, uint64_t len)
 {
 	const uint64_t item = dtype_size(e->dtype), size = dtype_size(e->to);
@@ -85,7 +85,7 @@ static uint64_t want_extent(struct wanting *w, const struct extent *e, uint64_t 
 
 	if (e->kind != EXTENT_SHARD && e->kind != EXTENT_GATHER)
 		return len;
-	if (extent_is_cast(e)) { /* whole elements */
+	if (extent_is_cast(e)) { /* round to whole elements */
 		from = skip / size * item;
 		n = (skip + len + size - 1) / size * item - from;
 	}
@@ -126,7 +126,8 @@ uint64_t vfile_readahead_bytes(const struct vfile *f)
 	return f->shards ? cache_readahead_bytes(shards_context(f->shards)) : 0;
 }
 
-/* Enough for all processors to decode a piece while the reader takes another one. */
+/* Return a window large enough for all processors to decode pieces while the reader takes another
+ * one. */
 static uint64_t near_window(void)
 {
 	return 2 * CACHE_PIECE * parallel_width();
@@ -146,11 +147,11 @@ void vfile_read_ahead(struct vfile *f, struct vfile_ahead *a, uint64_t off, uint
 	if (at - off < now && vfile_is_far(f))
 		at += vfile_prefetch(f, at, off + now - at, WANT_NOW);
 	else if (at - off < now)
-		at = off + now; /* the reader decodes these itself */
+		at = off + now; /* the reader decodes the bytes before this itself */
 	if (at - off > window - (window < 2 * STEP ? window / 2 : STEP))
 		return;
 	at += vfile_prefetch(f, at, off + window - at, WANT_NEXT);
-	/* Another thread may have done the same; either result will do. */
+	/* Another thread may have advanced it; either result is valid. */
 	atomic_compare_exchange_strong(&a->at, &from, at);
 }
 

@@ -2,15 +2,15 @@
 /*
  * Checksums of virtual files, which the last literal holds.
  *
- * They are kept with the plan (vfile_crc), so each is computed once however often
- * the file is opened.  A checksum is computed either incrementally, while the file
- * is read from front to back, or at once on all cores, when the trailer is read
- * first, as torch.load does.  The latter continues where the former stopped.
+ * The plan keeps them (vfile_crc), so each is computed once, however often the file is opened.  A
+ * checksum is computed either incrementally, while the file is read from front to back, or at once
+ * on all cores, when the trailer is read first, as torch.load does.  The second way continues where
+ * the first stopped.
  *
- * A checksum that is read first needs all bytes before it; so much of them as memory
- * allows stays for the reader, and the others are read from the shards again.
+ * Reading a checksum first requires all bytes before it.  They are kept for the reader as far as
+ * memory permits; the others are read from the shards again.
  *
- * One handle computes the checksums of a file that are asked for; others wait for it.
+ * One handle at a time computes the checksums of a file; other handles wait for it.
  */
 #include "ckpt/vfile/vfile.h"
 
@@ -46,7 +46,7 @@ static bool is_zero(const struct vfile *f, size_t storage)
 
 void vfile_crc_begin(struct vfile *f, size_t storage)
 {
-	/* Zeros need no reading. */
+	/* Skip storages of zeros, which need no reading. */
 	for (; storage < f->nstorages && (crc_known(f, storage) || is_zero(f, storage)); storage++)
 		if (!crc_known(f, storage))
 			atomic_store(&f->crc[storage],
@@ -56,8 +56,8 @@ void vfile_crc_begin(struct vfile *f, size_t storage)
 	f->next = storage < f->nstorages ? f->w.offset[storage] : UINT64_MAX;
 }
 
-/* How many bytes of [off, end) continue the checksum?  The caller of this function, and of those
- * below that take no lock, holds the file's. */
+/* Return how many bytes of [off, end) extend the checksum.  The caller of this function, and of the
+ * following ones that take no lock, holds the file's lock. */
 static uint64_t count_next(struct vfile *f, uint64_t off, uint64_t end)
 {
 	uint64_t stop;
@@ -82,14 +82,14 @@ static void advance_to(struct vfile *f, uint64_t n, uint32_t sum)
 	vfile_crc_begin(f, f->storage + 1);
 }
 
-/* After this time a note names the file whose checksum delays a reader. */
+/* After this time, log a note with the file whose checksum delays a reader. */
 #define TELL_NS UINT64_C(2000000000)
 
 struct summing {
 	struct vfile *f;
 	struct vfile_ahead ahead;
-	bool waits;               /* a reader waits */
-	uint64_t window;          /* to read ahead */
+	bool waits;               /* a reader is waiting */
+	uint64_t window;          /* bytes to read ahead */
 	_Atomic uint64_t tell_ns; /* when to report that a reader waits; 0: already reported */
 	_Atomic uint64_t end;     /* approximate number of bytes summed */
 };
@@ -117,7 +117,7 @@ static int read_bytes(void *ctx, void *buf, size_t len, uint64_t off, struct err
 	int rc;
 
 	vfile_read_ahead(s->f, &s->ahead, off, len, s->window);
-	/* The waiting reader reads these bytes next, from the first on. */
+	/* The waiting reader reads these bytes next, starting with the first. */
 	if (s->waits && vfile_is_far(s->f))
 		vfile_prefetch(s->f, off, len, WANT_LATER);
 	rc = vfile_read_exact(s->f, buf, len, off, err);
@@ -125,7 +125,7 @@ static int read_bytes(void *ctx, void *buf, size_t len, uint64_t off, struct err
 	return rc;
 }
 
-/* Read the bytes up to `to` that continue the checksums.  `waits`: a reader waits for them. */
+/* Sum up to byte `to`, from where the checksums end.  `waits`: a reader is waiting for them. */
 static int sum_to(struct vfile *f, uint64_t to, bool waits, struct errmsg *err)
 {
 	const uint64_t most = vfile_readahead_bytes(f);
@@ -144,7 +144,7 @@ static int sum_to(struct vfile *f, uint64_t to, bool waits, struct errmsg *err)
 		sum.crc = f->sum;
 		if (waits && vfile_is_far(f)) {
 			s.ahead.at = sum.off + vfile_prefetch(f, sum.off, sum.len, WANT_NEXT);
-			/* Bytes that the threads read together fit in memory. */
+			/* Limit the threads so that the bytes they read together fit in memory. */
 			if (width > 1 + most / CRC32_PIECE)
 				width = (unsigned)(1 + most / CRC32_PIECE);
 		}
@@ -175,7 +175,7 @@ static int render_late(struct vfile *f, struct errmsg *err)
 
 int vfile_render_trailer(struct vfile *f, struct errmsg *err)
 {
-	/* Held by the handle that computes a file's checksums; several files may share one. */
+	/* Held by the handle that computes a file's checksums; several files may share a lock. */
 	static pthread_mutex_t computing[256];
 	pthread_mutex_t *of_file = &computing[(uintptr_t)f->crc / sizeof(*f->crc) %
 					      (sizeof(computing) / sizeof(*computing))];
@@ -217,8 +217,8 @@ void vfile_crc_add(struct vfile *f, const void *buf, size_t len, uint64_t off)
 	pthread_mutex_unlock(&f->lock);
 }
 
-/* Sum the bytes that were mapped in sequence.  False if there are none, or they cannot be read:
- * a reader gets the error. */
+/* Sum the bytes that were mapped in sequence.  False if there are none, or they cannot be read;
+ * readers report that error. */
 static bool sum_mapped(struct vfile *f)
 {
 	const uint64_t to = atomic_load(&f->mapped);
@@ -234,8 +234,8 @@ void vfile_crc_add_pieces(struct vfile *f, const struct reply_pieces *w)
 
 	for (int i = 0; !w->nmaps && i < w->n; off += w->iov[i++].iov_len)
 		vfile_crc_add(f, w->iov[i].iov_base, w->iov[i].iov_len, off);
-	/* One thread sums.  The others return at once to serve reads and leave
-	 * their bytes to it. */
+	/* One thread sums.  The others return at once to serve reads, and leave their bytes to that
+	 * thread. */
 	while (more && !atomic_load(&f->trailer_ready) && pthread_mutex_trylock(&f->lock) == 0) {
 		more = sum_mapped(f);
 		pthread_mutex_unlock(&f->lock);

@@ -29,25 +29,25 @@ struct vfile {
 
 	size_t header_len;         /* bytes of `literal' that need no checksum */
 	atomic_bool trailer_ready; /* the late literals are rendered */
-	_Atomic uint64_t mapped;   /* all bytes below it have been mapped, in sequence */
+	_Atomic uint64_t mapped;   /* all bytes below it have been mapped in sequence */
 };
 
-/* The number of bytes of [off, off + len) that the file has. */
+/* Return how many bytes of [off, off + len) the file has. */
 size_t vfile_clamp(const struct vfile *f, size_t len, uint64_t off);
 
 /* Read exactly [off, off + len), which lies within the file. */
 int vfile_read_exact(struct vfile *f, void *buf, size_t len, uint64_t off, struct errmsg *err);
 
-/* Begin with the checksum of `storage`, or of the next unknown one. */
+/* Start the checksum of `storage`, or of the next unknown one. */
 void vfile_crc_begin(struct vfile *f, size_t storage);
 
-/* Extend the checksums by bytes [off, off + len), if they continue them. */
+/* Extend the checksums by bytes [off, off + len), if these are the next ones. */
 void vfile_crc_add(struct vfile *f, const void *buf, size_t len, uint64_t off);
 
-/* The same with pieces of a reply, after the mapped bytes before them. */
+/* Extend the checksums by the pieces of a reply, after the mapped bytes before them. */
 void vfile_crc_add_pieces(struct vfile *f, const struct reply_pieces *w);
 
-/* Render the late literals unless they are rendered. */
+/* Render the late literals if they are not rendered yet. */
 int vfile_render_trailer(struct vfile *f, struct errmsg *err);
 
 #endif

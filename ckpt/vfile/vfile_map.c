@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Bytes of virtual files as pieces of memory for the kernel: of mapped shards or, for a far file,
- * of prefetched blocks.
+ * Bytes of virtual files as pieces of memory for the kernel: mapped shards or, for a remote file,
+ * prefetched blocks.
  */
 #include "ckpt/vfile/vfile.h"
 
@@ -17,7 +17,7 @@
 /* Pieces smaller than this cost the kernel more as an iovec than as a copy. */
 #define IOV_PIECE_MIN 2048
 
-/* The target of zeros: never written, so that it takes one page of memory. */
+/* The source of mapped zeros: never written, so it takes one page of memory. */
 static uint8_t zeros[1u << 20];
 
 /* Number of a window's recent shards that are searched before a shard is mapped again. */
@@ -57,7 +57,7 @@ static int map_shard(struct vfile *f, uint32_t shard, struct reply_pieces *w, co
 	struct shard_map m;
 	int rc;
 
-	/* A gather alternates between few shards. */
+	/* Search backwards: a gather alternates between few shards. */
 	for (int i = w->nmaps; i > 0 && i > w->nmaps - MAPS_LOOKED_AT; i--)
 		if (w->maps[i - 1].shard == shard) {
 			*p = w->maps[i - 1].p;
@@ -135,7 +135,7 @@ static int map_run(void *ctx, const struct gather_run *run)
 	return rc;
 }
 
-/* Does the window consist of pieces few and large enough to be mapped? */
+/* Does the window consist of few, large pieces that can be mapped? */
 static bool can_map(const struct vfile *f, size_t len, uint64_t off)
 {
 	struct extent_walk w = extent_walk(&f->map, off, len);
@@ -219,7 +219,7 @@ static int map_reply(struct vfile *f, size_t len, uint64_t off, struct reply_pie
 		return 0;
 	if (can_map(f, w->len, off) && (!f->shards || shards_can_map(f->shards, w->len)))
 		rc = map_pieces(f, off, w, false, err);
-	/* Opening the shards may have shown that they are far. */
+	/* Opening the shards may have shown that they are remote. */
 	if (!rc && w->nmaps && !shards_can_map(f->shards, 0))
 		rc = -E2BIG;
 	if (rc)
@@ -227,7 +227,7 @@ static int map_reply(struct vfile *f, size_t len, uint64_t off, struct reply_pie
 	return rc;
 }
 
-/* -E2BIG unless all bytes of shards in the window were prefetched. */
+/* Pin prefetched bytes; -E2BIG unless all bytes of shards in the window were prefetched. */
 static int pin_pieces(struct vfile *f, uint64_t off, struct reply_pieces *w, struct errmsg *err)
 {
 	int rc = -E2BIG;

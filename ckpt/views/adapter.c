@@ -11,7 +11,7 @@
  *   base_model.vera_A.ADAPTER		     base_model.vera_A
  *   prompt_encoder.ADAPTER.embedding.weight	     prompt_embeddings
  *
- * Other weights that are trained, such as biases, keep their names.
+ * Other trained weights, such as biases, keep their names.
  */
 #include "ckpt/views/adapter.h"
 
@@ -33,7 +33,7 @@ static const char *const kinds[] = {
 	[SAVED] = "modules_to_save.",
 	[TOKENS] = "trainable_tokens_",
 	[MAGNITUDE] = "lora_magnitude_vector.",
-	[ADAPTION] = "adaption_", /* names no adapter */
+	[ADAPTION] = "adaption_", /* has no adapter name */
 	[PROMPT] = PROMPTS,
 	"lora_",
 	"ia3_",
@@ -74,23 +74,23 @@ static const char *const kinds[] = {
 
 _Static_assert(COUNT(kinds) <= 64, "adapters.methods has a bit for each");
 
-/* Kinds that all layers share: PEFT saves the model's, base_model.KIND. */
+/* Kinds that all layers share: PEFT saves the model's weight, base_model.KIND. */
 static const char *const shared[] = {
 	"frod_V.",     "frod_s_indices.",  "frod_s_size.",        "frod_U.", "pvera_A.", "pvera_B.",
 	"tinylora_v.", "unilora_theta_d.", "vblora_vector_bank.", "vera_A.", "vera_B.",
 };
 
-/* Kinds whose adapter's name is the last component. */
+/* Kinds with the adapter's name as the last component. */
 static const char *const by_category[] = { "frod_V.", "frod_s_indices.", "frod_s_size." };
 
 /* PEFT saves indices of shira_weight, which are in no state dict. */
 #define SHIRA "shira_weight."
 
-/* A weight's name around that of its adapter. */
+/* A weight's name, split around the adapter's name. */
 struct parts {
 	const char *begin;                 /* where the name in the PeftModel begins */
 	const char *kind, *adapter, *rest; /* "lora_A.", "default", ".weight" */
-	unsigned method;                   /* index in `kinds`, or their number if it is unknown */
+	unsigned method;                   /* index in `kinds`, or the number of kinds if unknown */
 };
 
 static bool begins(const char *text, const char *with)
@@ -112,7 +112,7 @@ static bool is_component(const char *at, const char *rest, const char *text)
 	return strlen(text) == (size_t)(rest - at) && begins(at, text);
 }
 
-/* Find `what` at the begin of a component. */
+/* Find `what` at the start of a component. */
 static const char *find_component(const char *name, const char *what)
 {
 	const char *at = name;
@@ -179,7 +179,8 @@ static bool split_at(struct parts *x, const char *at, bool trained)
 	       !is_component(x->adapter, x->rest, "bias");
 }
 
-/* Split a name.  False if it is outside of a PeftModel; `kind` is NULL if it is no adapter's. */
+/* Split a name.  False if it is outside of a PeftModel; `kind` is NULL if it is not an
+ * adapter's. */
 static bool split(struct parts *x, const char *name, bool trained)
 {
 	const char *prompt = find_component(name, PROMPTS);
@@ -196,7 +197,7 @@ static bool split(struct parts *x, const char *name, bool trained)
 	return at;
 }
 
-/* Is the adapted module one of those that transformers calls its embeddings? */
+/* Is the adapted module one that transformers treats as embeddings? */
 static bool is_embedding(const char *begin, const char *end)
 {
 	static const char *const names[] = { ".embed_tokens.", ".lm_head." };
@@ -318,7 +319,7 @@ char *adapter_key(const struct adapters *x, const struct adapter *one, struct ar
 		return arena_strdup(a, p.begin);
 	if (p.method == MAGNITUDE)
 		p.rest = "";
-	/* Leave out one of the two points around the omitted part. */
+	/* Drop one of the two dots around the omitted part. */
 	end = p.method == SAVED ? p.kind - 1 : p.adapter - 1;
 	key = arena_alloc(a, (size_t)(end - p.begin) + strlen(p.rest) + sizeof("." DEFAULT));
 	if (key)

@@ -19,11 +19,11 @@ struct adapter {
 	/* A weight that PEFT only uses to compute what it saves; NULL: it saves all weights
 	 * unchanged. */
 	const char *computed;
-	bool of_tokens;     /* it trains single rows of embeddings, */
-	bool of_embeddings; /* or adapts whole ones, so that PEFT saves the original ones, too */
+	bool of_tokens;     /* it trains single rows of embeddings */
+	bool of_embeddings; /* it adapts whole embeddings, so PEFT saves the original ones, too */
 };
 
-/* Limit of adapters; the rest is left out. */
+/* Limit of adapters; others are ignored. */
 #define ADAPTERS_MAX 100
 
 /* The adapters of a model, whatever their method.  Valid when zero-initialised. */
@@ -36,8 +36,8 @@ struct adapters {
 
 /*
  * Add the adapter that a weight belongs to, if any.  The names stay in the arena.  Call it for all
- * weights that are trained before the others: a frozen weight belongs to an adapter only if that
- * has a trained weight of the same method.
+ * trained weights before the others: a frozen weight belongs to an adapter only if that has a
+ * trained weight of the same method.
  */
 void adapters_add(struct adapters *x, struct arena *a, const char *weight, bool trained);
 
@@ -47,7 +47,8 @@ void adapters_add(struct adapters *x, struct arena *a, const char *weight, bool 
  */
 const struct adapter *adapters_top(const struct adapters *x);
 
-/* Can the adapter have a directory?  Not if its name is no directory's; "default" needs none. */
+/* Can the adapter have a directory? Not if its name is invalid as a directory name; "default" needs
+ * none. */
 bool adapter_has_dir(const struct adapter *one);
 
 /* Does `other`, which is not trained, belong to the module that a trained adapter's weight

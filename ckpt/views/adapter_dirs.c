@@ -69,7 +69,7 @@ int adapter_dirs_find(struct adapter_dirs *d, const struct checkpoint *c, struct
 	d->v = arena_alloc(&d->arena, (d->all.n + 1) * sizeof(*d->v));
 	if (!saved || !d->names || !d->v)
 		return errmsg_nomem(err, NULL);
-	/* The names at the top are set last, and stay. */
+	/* The names at the top are set last, and remain. */
 	for (size_t i = 0; i < d->all.n; i++)
 		if (adapter_has_dir(&d->all.v[i]))
 			add_dir(d, c, &d->all.v[i], d->names, saved);

@@ -11,8 +11,8 @@ struct errmsg_sink;
 struct adapter_dir {
 	const struct adapter *one;
 	size_t n;           /* number of weights in its file: */
-	size_t *weights;    /* their indices, */
-	const char **names; /* and their names there */
+	size_t *weights;    /* indices of these weights */
+	const char **names; /* names of these weights in the file */
 	struct sidecars own;
 	const struct sidecars *sidecars; /* with its configuration, if that was found */
 };
@@ -21,24 +21,24 @@ struct adapter_dir {
 struct adapter_dirs {
 	struct arena arena;
 	struct adapters all;
-	const struct adapter *top; /* NULL: the weights have files of their own */
-	/* By weight, if there is a top: its name in the file there, or NULL. */
+	const struct adapter *top; /* NULL: the weights are saved in ordinary files */
+	/* Valid if there is a top: each weight's name in the top's file, or NULL. */
 	const char **names;
 	struct adapter_dir *v;
 	size_t n;
-	const char *left_out; /* a trained weight that is in no file; or NULL */
+	const char *left_out; /* a trained weight that no file contains; or NULL */
 };
 
 /* Find the directories; the weights must outlive them.  Returns -ENOMEM.  Call adapter_dirs_done
  * in any case. */
 int adapter_dirs_find(struct adapter_dirs *d, const struct checkpoint *c, struct errmsg *err);
 
-/* Find the configurations of the directories, whose names must have no point, unlike those of
- * all files at the top.  `top`: the sidecars of the top.  Returns -ENOMEM. */
+/* Find the configurations of the directories.  Directories' names must not contain a dot, unlike
+ * the names of all files at the top.  `top`: the sidecars of the top.  Returns -ENOMEM. */
 int adapter_dirs_configure(struct adapter_dirs *d, const struct checkpoint *tag, const char *more,
 			   const struct sidecars *top, struct errmsg *err);
 
-/* Warn of weights that are in no file. */
+/* Warn of weights that no file contains. */
 void adapter_dirs_warn(const struct adapter_dirs *d, const struct errmsg_sink *to);
 
 void adapter_dirs_done(struct adapter_dirs *d);

@@ -37,14 +37,14 @@
 #define EMPTY_LIST "]"
 #define EMPTY_TUPLE ")"
 #define MARK "("
-#define TUPLE "t" /* of the values since the last mark */
+#define TUPLE "t" /* from the values since the last mark */
 #define TUPLE1 "\x85"
 #define TUPLE2 "\x86"
 #define REDUCE "R"
 #define SETITEM "s"
-#define APPENDS "e" /* of the values since the last mark */
+#define APPENDS "e" /* with the values since the last mark */
 #define POP "0"
-#define MEMOIZE "\x94" /* the top of the stack, under the next number */
+#define MEMOIZE "\x94" /* stores the top of the stack under the next number */
 #define BINGET "h"
 #define LONG_BINGET "j"
 
@@ -186,7 +186,7 @@ static uint64_t blob_len(struct writer *w, const struct dcpview_entry *e,
 	return w->blob.len + rows * cut->row * dtype_size(e->dtype);
 }
 
-/* Put a _StorageInfo, after its path, and enter it under the key before it. */
+/* Put a _StorageInfo after its path, and store it under the preceding key. */
 static void end_info(const struct writer *w, uint64_t offset, uint64_t len)
 {
 	pickle_add_int(w->out, (int64_t)offset);

@@ -13,11 +13,11 @@ struct errmsg;
 
 /*
  * How a tensor is cut into chunks of rows: as if `ranks` ranks had saved it.  FSDP2 gives each
- * ceil(rows / ranks) rows, and a loader reads whole chunks, so no chunk crosses a multiple of that:
- * `ranks` ranks, or a divisor of that number, read just their own rows.  A chunk has at least
+ * ceil(rows / ranks) rows, and a loader reads whole chunks, so no chunk crosses a multiple of that
+ * number: `ranks` ranks, or a divisor of it, read only their own rows.  A chunk has at least
  * DCPVIEW_CHUNK_MIN bytes, since Python reads 4 KiB at a time, which such a chunk fills with its
- * header.  It has at most DCPVIEW_CHUNK_MAX bytes unless one row has more, so that more ranks read
- * few bytes of others.
+ * header.  It has at most DCPVIEW_CHUNK_MAX bytes unless one row has more, so that a larger number
+ * of ranks reads few bytes of other ranks' rows.
  */
 #define DCPVIEW_CHUNK_MIN (UINT64_C(3) << 10)
 #define DCPVIEW_CHUNK_MAX (UINT64_C(4) << 20)

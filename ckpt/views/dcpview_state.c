@@ -52,7 +52,7 @@ struct maker {
 	enum dcp_style style;
 	struct checkpoint *c;
 	struct dcpview_dir *model, *optim;
-	/* 0-d states that are in `objects` already: */
+	/* 0-d states that have already been added to `objects`: */
 	struct number {
 		const struct param_state *of;
 		uint64_t offset;
@@ -81,8 +81,8 @@ static void add_file(const struct maker *m, struct dcpview_dir *d, const char *n
 		d->files[d->nfiles++] = (struct dcpview_file){ name, weight, state, d->n - 1 };
 }
 
-/* Name the file of a weight or of its state after the weight, or after its number if no file can
- * have that name.  NULL when memory runs out. */
+/* Name a weight's file, or the file of its state, after the weight, or after its number if the
+ * weight's name is not a valid file name.  NULL when memory runs out. */
 static const char *file_name(const struct maker *m, const char *prefix, size_t i, const char *state)
 {
 	const char *tail = state ?: "", *dot = state ? "." : "";
@@ -273,14 +273,14 @@ static int save_object(const struct maker *m, const struct value *v, const char 
 	e->offset = objects->len;
 	rc = legacy_add_object(objects, v, &why);
 	if (rc)
-		objects->len = e->offset; /* drop the part that was appended */
+		objects->len = e->offset; /* drop the incomplete part */
 	e->len = objects->len - e->offset;
 	return rc ? errmsg_set(m->err, rc, "%s: param_groups: %s: %s",
 			       checkpoint_path(m->c, OBJECT_OPTIMIZER, 0, 0), name, why.text)
 		  : 0;
 }
 
-/* Append a setting of a group as save_object.  Returns 1 if it is left out. */
+/* Append a setting of a group as save_object does.  Returns 1 if it is left out. */
 static int save_setting(const struct maker *m, struct arena *a, const struct ptfile *pt,
 			const struct value_pair *s, struct dcpview_entry *e)
 {
@@ -357,13 +357,13 @@ static int add_groups(const struct maker *m, struct arena *a, const struct value
 	return rc;
 }
 
-/* Values that torchtitan saves of its trainer and its schedule. */
+/* Values of its trainer and schedule that torchtitan saves. */
 static const struct {
 	const char *dict, *name;
-	bool step; /* the value is the number of steps; else 0 */
+	bool step; /* the value is the number of steps; otherwise it is 0 */
 } titan_numbers[] = {
 	{ "train_state", "step", true },
-	{ "train_state", "ntokens_seen", false }, /* is only reported */
+	{ "train_state", "ntokens_seen", false }, /* only reported by torchtitan */
 	{ "lr_scheduler", "last_epoch", true },
 };
 

@@ -16,7 +16,7 @@ struct param_state;
 
 /* A file: the chunks of a tensor, or all objects of a directory. */
 struct dcpview_file {
-	const char *name;  /* first: array_by_text */
+	const char *name;  /* must be first: array_by_text */
 	size_t weight;     /* number of the row, or DCPVIEW_OBJECTS */
 	const struct param_state *state; /* NULL: the weight itself */
 	size_t entry;      /* number of the tensor's entry */
@@ -39,14 +39,15 @@ struct dcpview_state {
 	struct dcpview_dir dirs[2];
 	unsigned ndirs;
 	bool apart; /* model and optimizer have separate directories */
-	struct errmsg left_out; /* why a setting of the optimizer is left out; or empty */
+	struct errmsg left_out; /* reason why a setting of the optimizer is left out; or empty */
 };
 
 /*
  * Collect the rows of weights, whose order is known, and, if `optimizer` is set, the
  * optimizer's states and param_groups, which are read from the first optimizer shard.
  * A setting that is a tensor becomes its number; one that cannot be saved is left out.
- * -ENOTSUP if two tensors would have one file; other errors as tag_file_open.  Call dcpview_state_done after failure, too.
+ * -ENOTSUP if two tensors would have the same file; other errors as tag_file_open.  Call
+ * dcpview_state_done after failure, too.
  */
 int dcpview_state_make(struct dcpview_state *s, enum dcp_style style, struct checkpoint *c,
 		       bool optimizer, struct errmsg *err);

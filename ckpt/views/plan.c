@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opens plans of all kinds.  See plan_impl.h for what a kind provides, and plan_tree.c for the
+/* Opens plans of all kinds.  See plan_impl.h for the interface of a kind, and plan_tree.c for the
  * tree. */
 #include "ckpt/views/plan.h"
 
@@ -22,7 +22,7 @@ static int open_view(struct checkpoint *c, bool owned, const struct plan_options
 		     struct plan **out, struct errmsg *err)
 {
 	const struct plan_view *view = plan_views[options->type.kind];
-	/* A directory of a run may have become one of Hugging Face weights. */
+	/* A directory of a run may have turned into a Hugging Face directory. */
 	const bool refused = !c->ranks && view->takes & TAKES_RANKS;
 	struct plan *p = refused ? NULL : calloc(1, view->size);
 	int rc;
@@ -102,7 +102,7 @@ int plan_check(struct plan *p, struct errmsg *err)
 }
 
 /* A pattern without a match means that the merge rules are wrong.  No rules apply to a re-cut,
- * which treats each model-parallel rank separately. */
+ * which handles each model-parallel rank separately. */
 static int check_patterns(const struct plan *p, struct errmsg *err)
 {
 	size_t pos = 0, n = 0;

@@ -65,8 +65,8 @@ struct plan_options {
 	 * tree, which is the default, can be loaded only by the stage that the
 	 * checkpoint was saved with. */
 	bool any_stage;
-	/* Merge rules that come before the checkpoint's own; NULL: none.  They
-	 * must outlive the plan. */
+	/* Merge rules that take precedence over the checkpoint's; NULL: none.  They must outlive
+	 * the plan. */
 	const struct user_rules *rules;
 	/* PLAN_HF: type of floating-point weights, DTYPE_F16 or DTYPE_BF16;
 	 * every other value means float32. */
@@ -84,19 +84,18 @@ struct plan_options {
 };
 
 /*
- * Plan the tree of a tag directory or, if it is none, of a Hugging Face directory,
- * which has no optimizer.  A universal tree opens one
- * model-states file per model-parallel rank and no optimizer shard; weights open what checkpoint_order reads; a
- * Hugging Face directory opens all files of weights.  Fails if the checkpoint cannot be
- * served, with one message that names the file: -ENOENT, -ENOTSUP, -EBADMSG, -EIO,
- * -E2BIG, -ENOMEM or the system's error.  Call plan_close after success.
+ * Plan the tree of a tag directory, or else of a Hugging Face directory, which has no optimizer.  A
+ * universal tree opens one model-states file per model-parallel rank and no optimizer shard;
+ * weights open what checkpoint_order reads; a Hugging Face directory opens all files of weights.
+ * Fails if the checkpoint cannot be served, with one message that names the file: -ENOENT,
+ * -ENOTSUP, -EBADMSG, -EIO, -E2BIG, -ENOMEM or the system's error.  Call plan_close after success.
  */
 int plan_open(struct uckpt *u, const char *path,
 	      const struct plan_options *options, struct plan **out,
 	      struct errmsg *err);
 void plan_close(struct plan *p);
 
-/* The same for a directory that detect() has listed. */
+/* As plan_open, for a directory that detect() has listed. */
 int plan_open_listed(struct uckpt *u, const char *path, enum dir_kind kind,
 		     const struct dirlist *names, const struct plan_options *options,
 		     struct plan **out, struct errmsg *err);
@@ -104,7 +103,7 @@ int plan_open_listed(struct uckpt *u, const char *path, enum dir_kind kind,
 /*
  * Plan another tree of a plan's checkpoint, which must outlive the new plan; plan_open_derived
  * keeps the plan's options except the type.  Plans that share a checkpoint must be made one at a
- * time, since each fills in what the others read.
+ * time, since each fills in data that the others read.
  */
 int plan_open_other(struct plan *p, const struct plan_options *options, struct plan **out,
 		    struct errmsg *err);
@@ -128,8 +127,8 @@ int plan_prove(struct plan *p, bool lenient, struct errmsg *err);
 int plan_check_files(struct plan *p, struct errmsg *err);
 
 /*
- * Prefetch what the first readers of a far tree need: load shards' maps and open shards, up to
- * PLAN_WARM_SHARDS.  Does nothing for a near tree.  Ignores errors, which readers get later.
+ * Prefetch data that the first readers of a remote tree need: load shards' maps and open shards, up
+ * to PLAN_WARM_SHARDS. Does nothing for a local tree.  Ignores errors; readers get them later.
  */
 #define PLAN_WARM_SHARDS 64
 void plan_warm(struct plan *p);
@@ -160,7 +159,7 @@ struct plan_entry {
 	char name[NAME_MAX + 1];
 };
 
-/* -ENOENT if there is no such entry; other errors come from shards. */
+/* Find a name.  -ENOENT if there is no such entry; other errors come from shards. */
 int plan_lookup(struct plan *p, uint64_t dir, const char *name, uint64_t *node, struct errmsg *err);
 
 /*
@@ -173,13 +172,13 @@ int plan_next(struct plan *p, uint64_t dir, uint64_t *pos,
 /* True for a directory.  Opens no file. */
 bool plan_is_dir(const struct plan *p, uint64_t node);
 
-/* The parent of a directory; the root is its own parent. */
+/* Return the parent of a directory; the root is its own parent. */
 uint64_t plan_parent(const struct plan *p, uint64_t dir);
 
 int plan_stat(struct plan *p, uint64_t node, struct plan_stat *out, struct errmsg *err);
 
-/* As plan_stat of the root of the PLAN_RECUT that plan_open_derived would make of a universal
- * plan, without making it.  Refuses some, but not all, of what that refuses. */
+/* Stat the root of the PLAN_RECUT that plan_open_derived would make of a universal plan, without
+ * making it.  Detects some, but not all, reasons to refuse it. */
 int plan_stat_recut(const struct plan *universal, const struct view_type *type,
 		    struct plan_stat *out, struct errmsg *err);
 
@@ -187,7 +186,7 @@ int plan_stat_recut(const struct plan *universal, const struct view_type *type,
  * closed. */
 int plan_file_open(struct plan *p, uint64_t node, struct vfile **out, struct errmsg *err);
 
-/* The checkpoint that the plan was made from, and belongs to. */
+/* Return the checkpoint that the plan was made from and depends on. */
 struct checkpoint *plan_checkpoint(struct plan *p);
 
 /* Call `step` for each file and directory below the root, a directory before its entries.

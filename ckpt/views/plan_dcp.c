@@ -2,9 +2,9 @@
 /*
  * A checkpoint as a PyTorch distributed checkpoint, which torch.distributed.checkpoint
  * loads on any number of ranks: `.metadata` (dcpview_metadata.c), and one file per tensor
- * with a blob per chunk, each as torch.save writes it without a zip container: its header
- * is an eighth as long, torch reads nothing else of it, and it has no checksums, for which
- * readers would wait.
+ * with a blob per chunk, each as torch.save writes it without a zip container: that header is an
+ * eighth as long, torch reads only the header and the data, and there are no checksums for readers
+ * to wait for.
  *
  * Tensors keep the dtype of the checkpoint; the loader converts them to the dtype of
  * its model.
@@ -21,15 +21,15 @@
 #include "ckpt/views/dcpview_state.h"
 #include "ckpt/views/plan_impl.h"
 
-/* Number of ranks that tensors are cut for, unless the view's name or an option says otherwise:
- * one, two and four ranks also read exactly their share then. */
+/* Default number of ranks that tensors are cut for, without a view name or option: with it, one,
+ * two and four ranks also read exactly their share. */
 #define RANKS 8
 
 struct plan_dcp {
 	struct plan plan;
-	unsigned ranks; /* that tensors are cut for */
+	unsigned ranks; /* number of ranks that tensors are cut for */
 	struct dcpview_state state;
-	struct errmsg refused; /* why there is no optimizer; or empty */
+	struct errmsg refused; /* reason why there is no optimizer; or empty */
 };
 
 enum { ROOT, DIRECTORY };
