@@ -27,7 +27,7 @@ static bool is_first(const struct rank_params_loader *l)
 	return l->c->mp % l->tp == 0;
 }
 
-/* The next file of an expert of the pipeline stage from `*at` on, or NULL. */
+/* Return the next file of an expert of the pipeline stage, from `*at` on, or NULL. */
 static const struct tag_file *next_file(const struct rank_params_loader *l, size_t *at)
 {
 	const struct tagdir *d = l->dir;
@@ -66,7 +66,7 @@ static int check_files(const struct rank_params_loader *l)
 		 : 0;
 }
 
-/* The file of an expert: of the rank itself, or of another tensor-parallel rank. */
+/* Return the file of an expert, saved by the rank itself or by another tensor-parallel rank. */
 static const struct tag_file *find_file(const struct rank_params_loader *l, size_t layer,
 					unsigned expert)
 {
@@ -79,9 +79,9 @@ static const struct tag_file *find_file(const struct rank_params_loader *l, size
 }
 
 /*
- * Find the tensor-parallel ranks over which the experts of a layer are spread.  If an expert that
- * is not AutoEP's has a file of each of them, experts are cut (enable_expert_tensor_parallelism),
- * which is not recorded otherwise; if experts are whole, each has one file.
+ * Find the tensor-parallel ranks over which the experts of a layer are spread.  If each of them has
+ * a file of the same expert (not AutoEP's), experts are cut (enable_expert_tensor_parallelism),
+ * which is not recorded; whole experts have one file each.
  */
 static int find_lanes(const struct rank_params_loader *l, size_t i)
 {
@@ -234,7 +234,7 @@ static int claim_slices(const struct rank_params_loader *l)
 	for (size_t i = 0; !rc && i < c->nslices; i++)
 		rc = set_group_degree(l, &c->slices[i]);
 	for (size_t g = 0; g < c->ngroups; g++)
-		if (!c->groups[g].degree) /* it has no elements */
+		if (!c->groups[g].degree) /* the group has no elements */
 			c->groups[g].degree = c->groups[g].lanes = 1;
 	return rc;
 }
@@ -266,8 +266,8 @@ static int check_slice(const struct slice *s, const struct tag_file *f, const st
 	return 0;
 }
 
-/* Find the slice of a key of a native expert's file `f` by the name that ranks use; NULL if
- * there is none.  Sets *own to whether the key belongs to that expert. */
+/* Find the slice for a key of native expert file `f`, by the name that ranks use; NULL if there is
+ * none.  Sets *own to whether the key belongs to that expert. */
 static const struct slice *find_native(const struct rank_params *c, const struct expert_layer *layer,
 				       const struct tag_file *f, const struct value *key, bool *own)
 {
@@ -348,7 +348,7 @@ static int check_layer(const struct rank_params_loader *l, size_t number)
 	ptfile_close(&pt);
 	if (rc)
 		return rc;
-	/* Entries that tensor-parallel ranks share are added for the first one only. */
+	/* Add entries that tensor-parallel ranks share only on the first one. */
 	if (layer->lanes > 1 && !is_first(l))
 		return 0;
 	if (layer->fused)

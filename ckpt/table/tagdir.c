@@ -29,7 +29,7 @@
 /* At most this many missing files are listed one by one. */
 #define MISSING_MAX 100
 
-/* Add the file of entry `i` of `dir`, with only its path filled in.  -ENOMEM. */
+/* Add the file of entry `i` of `dir`; sets only the path.  -ENOMEM. */
 static int add_file(struct tagdir *d, const struct dirlist *dir, size_t i,
 		    struct ckname id, struct errmsg *err)
 {
@@ -47,7 +47,7 @@ static int add_file(struct tagdir *d, const struct dirlist *dir, size_t i,
 	return 0;
 }
 
-/* `*stage0` is set if it is DIR_STAGE0 unless shards are found. */
+/* Scan the names.  Sets `*stage0` if the directory is DIR_STAGE0, unless shards are found. */
 static int scan_names(struct tagdir *d, const struct dirlist *names, bool *stage0,
 		      struct errmsg *err)
 {
@@ -132,7 +132,7 @@ static int find_numbered(void *ctx, size_t i, struct errmsg *err)
 	return tag_file_find(&((struct tagdir *)ctx)->files[i], err);
 }
 
-/* By kind and numbers; the numbers that a kind lacks are 0. */
+/* Compare by kind and numbers; the numbers that a kind lacks are 0. */
 static int by_id(const void *a, const void *b)
 {
 	const struct ckname *const x = &((const struct tag_file *)a)->id;
@@ -146,7 +146,7 @@ static int by_place(const void *a, const void *b)
 {
 	const struct tag_file *const x = a, *const y = b;
 
-	/* The key of tagdir_find may have no name. */
+	/* The key passed to tagdir_find may lack a name. */
 	return by_id(x, y) ?: (x->name ? strcmp(x->name, y->name) : 0);
 }
 
@@ -211,8 +211,8 @@ const struct tag_file *tagdir_find_shared(const struct tagdir *d, struct ckname 
 	return f;
 }
 
-/* Find the file of a rank that is missing, number `*n` of those that should be there or a later
- * one; false if there is none. */
+/* Find the next missing file of a rank, starting with number `*n` of the required files; false if
+ * there is none. */
 static bool find_missing(const struct tagdir *d, size_t *n, struct ckname *id)
 {
 	const size_t shards = d->noptim ? (size_t)d->mp_degree * d->dp_degree : 0;
@@ -237,7 +237,7 @@ static bool has_bf16_names(const struct tagdir *d)
 	return d->noptim && strncmp(d->optim->name, "bf16_", 5) == 0;
 }
 
-/* Is there a file of each rank? */
+/* Check that each rank has a file. */
 static int check_ranks(const struct tagdir *d, struct errmsg *err)
 {
 	char name[NAME_MAX + 1];
@@ -283,7 +283,7 @@ static int check_experts(const struct tagdir *d, struct errmsg *err)
 	return 0;
 }
 
-/* Are the files those of all ranks, once each? */
+/* Check that every rank has exactly one file. */
 static int check_files(const struct tagdir *d, struct errmsg *err)
 {
 	int rc;
@@ -347,7 +347,7 @@ int tagdir_scan(struct uckpt *u, struct tagdir *d, const char *path, const struc
 							      : detect_explain(u, d->path, err);
 	}
 	if (rc == -EBADMSG && leftover_drop(d)) {
-		if (err) /* callers look for a text, too */
+		if (err) /* on success leave `err` empty: callers test its text */
 			*err->text = '\0';
 		sort_files(d);
 		rc = check_files(d, err);

@@ -33,19 +33,19 @@ struct tagdir {
 	size_t noptim;
 	struct tag_file *model; /* model-states files, by mp, then dp */
 	size_t nmodel;
-	struct tag_file *expert; /* of MoE layers, by layer, then expert */
+	struct tag_file *expert; /* files of MoE layers, by layer, then expert */
 	size_t nexpert;
 	struct tag_file *expert_optim; /* without ZeRO: by model-, then expert-parallel rank */
 	size_t nexpert_optim;
 	/* Files of tensors on NVMe, by global rank (id.dp), then name. */
 	struct tag_file *swapped;
 	size_t nswapped;
-	struct tag_file *layer; /* of a pipeline, by layer, then tensor rank */
+	struct tag_file *layer; /* files of a pipeline, by layer, then tensor rank */
 	size_t nlayer;
 	unsigned dp_degree;
 	unsigned mp_degree; /* tensor times pipeline parallel */
 	bool zero3;	    /* model states are per data-parallel rank */
-	char *left; /* names files of a former save, which are not listed; or NULL */
+	char *left; /* names of files from an earlier save, which are not listed; or NULL */
 };
 
 /*
@@ -62,33 +62,34 @@ void tagdir_done(struct tagdir *d);
 bool tagdir_keep_newest(struct tagdir *d);
 
 /*
- * For a directory that is no complete checkpoint: report each optimizer shard and model-states file
- * that cannot be read, then each that is missing.  The grid has all ranks with a file, and as many
- * data-parallel ranks as a file records.
+ * For an incomplete checkpoint: report each unreadable optimizer shard and model-states file, then
+ * each missing one.  The grid has all ranks with a file, and as many data-parallel ranks as a file
+ * records.
  */
 void tagdir_find_missing(struct uckpt *u, const char *path, const struct errmsg_sink *found);
 
-/* The index in `model` of the first file of model-parallel rank `mp`.  In ZeRO-3 its
- * data-parallel ranks have a file each, which agree on everything that is read from them. */
+/* Return the index in `model` of the first file of model-parallel rank `mp`.  In ZeRO-3 its
+ * data-parallel ranks have one file each, and agree on all facts that are read from these. */
 static inline size_t tagdir_model_number(const struct tagdir *d, unsigned mp)
 {
 	return (size_t)mp * (d->zero3 ? d->dp_degree : 1);
 }
 
-/* The file of this kind, rank, layer and expert among consecutive ones of a directory, or
+/* Return the file of this kind, rank, layer and expert among consecutive files of a directory, or
  * NULL. */
 const struct tag_file *tag_files_find(const struct tag_file *v, size_t n, const struct ckname *id);
 
-/* The same among all files; its name must be `name` unless that is NULL. */
+/* As tag_files_find, among all files; the file's name must be `name` unless that is NULL. */
 const struct tag_file *tagdir_find(const struct tagdir *d,
 				   const struct ckname *id, const char *name);
 
-/* The file of an expert or of an expert-parallel rank's optimizer: that of model-parallel rank
- * id.mp or, as tensor-parallel ranks may share it, of another one of the `tp` of its stage. */
+/* Return the file of an expert or of an expert-parallel rank's optimizer: the one of model-parallel
+ * rank id.mp or, since tensor-parallel ranks may share it, of another of the `tp` ranks of its
+ * stage. */
 const struct tag_file *tagdir_find_shared(const struct tagdir *d, struct ckname id, unsigned tp);
 
-/* The first file that is too small for one of torch.save, or NULL; `*n` is set to the
- * number of such files. */
+/* Return the first file that is too small for torch.save's format, or NULL; sets `*n` to the number
+ * of such files. */
 const struct tag_file *tagdir_find_tiny(const struct tagdir *d, size_t *n);
 
 #endif

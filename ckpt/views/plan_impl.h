@@ -48,17 +48,17 @@ struct plan_group {
 	 * entries; or a function that returns 1 with the name, or 0 if there is no such entry. */
 	const struct plan_paths *paths;
 	const char *const *names;
-	/* Copies of these n files, unless `lay_out` makes them anew: some of the checkpoint's, or
-	 * all of other shards. */
+	/* Copies of these n files, unless `lay_out` makes them: some of the checkpoint's files, or
+	 * all files of other shards. */
 	const struct tag_file *files;
 	struct shards *shards;
 	int (*name)(const struct plan_item *e, char out[NAME_MAX + 1]);
 	/* Return the index of an entry in a directory, or -1.  NULL: compare all names. */
 	int64_t (*find)(const struct plan_item *dir, unsigned group, const char *name);
-	const struct permissions *readable_by; /* of plan_facts */
+	const struct permissions *readable_by; /* as in plan_facts */
 	void (*describe)(const struct plan_item *e, struct plan_facts *out);
-	/* Make the object of a file that is no copy, or fill in the layout's `head`.  If
-	 * no extents are wanted, few shards are opened. */
+	/* Make the object of a file that is not a copy, or fill in the layout's `head`.  If no
+	 * extents are wanted, few shards are opened. */
 	struct value *(*lay_out)(const struct plan_item *e, struct file_layout *d);
 	/* Private to plan_tree.c: */
 	size_t dirs; /* directories in group `dir` */
@@ -71,13 +71,13 @@ enum { PLAN_GROUP_ROOT, PLAN_GROUP_FIRST };
 
 extern const struct plan_view plan_universal, plan_hf, plan_fp32, plan_dcp, plan_recut;
 
-/* The part that all kinds share. */
+/* The part that all kinds of plans share. */
 struct plan {
 	const struct plan_view *view;
 	struct plan_options options;
 	struct checkpoint *c;
 	bool owns; /* the plan owns the checkpoint; otherwise another plan does */
-	struct permissions names;  /* users that may read the files that entries' names come from */
+	struct permissions names;  /* users that may read the files with the names of the entries */
 	/* The tree: */
 	struct plan_group groups[PLAN_GROUPS_MAX];
 	unsigned ngroups; /* the context's lock protects their records of files */
@@ -96,7 +96,7 @@ int plan_set_name(char out[NAME_MAX + 1], const char *name, const char *suffix);
 struct plan_facts plan_copy_of(const struct tag_file *f, const struct tag_file *files,
 			       struct shards *shards);
 
-/* Get the size of entry i of a group, a file that is no copy. */
+/* Get the size of entry i of a group, which is not a copy. */
 int plan_file_size(struct plan *p, unsigned group, size_t i, uint64_t *size, struct errmsg *err);
 
 /* Fill in the attributes of a directory with entries whose names come from files that

@@ -100,10 +100,9 @@ static struct value *common_lr(const struct value_seq *groups)
 }
 
 /*
- * The groups of stage 3, followed by further ones that have only a learning rate, which a schedule
- * has changed since the program set it.  A program may make fewer groups in stage 3 than in the
- * others: Megatron-DeepSpeed distinguishes weights from biases by their dimensions, and under
- * zero.Init all of them have one.
+ * The groups of stage 3, followed by more groups that have only a learning rate, for a schedule
+ * that changed it.  A program may make fewer groups in stage 3: Megatron-DeepSpeed distinguishes
+ * weights from biases by their dimensions, and under zero.Init all parameters have one.
  */
 static struct value *add_groups(struct arena *a, const struct value *groups)
 {
@@ -176,7 +175,7 @@ struct value *plan_lay_out_optimizer(const struct plan_item *e, struct file_layo
 
 	if (!root)
 		return NULL;
-	/* The file is read a second time, and may have been written to in place. */
+	/* The file is read a second time, and may have been modified in place. */
 	if (!value_pairs(dict)) {
 		layout_note(d, errmsg_set(d->err, -EIO, "%s: has changed", d->old.src.name));
 		return NULL;

@@ -13,7 +13,7 @@
 #include "ckpt/format/names.h"
 
 struct plan_path {
-	const char *path; /* first: array_by_text */
+	const char *path; /* must be first: array_by_text */
 	size_t number, parent;
 };
 
@@ -22,7 +22,7 @@ static const char *name_of(const struct plan_paths *x, size_t i)
 	return *(const char *const *)((const char *)x->v + i * x->size);
 }
 
-/* Note names that are no paths.  True if a name has a slash. */
+/* Record names that cannot be paths.  True if a name has a slash. */
 static bool look_at_names(struct plan_paths *x, const char *file)
 {
 	const char *first = NULL;
@@ -119,7 +119,7 @@ int plan_paths_init(struct plan_paths *x, const void *v, size_t n, size_t size, 
 	if (look_at_names(x, file) && !*x->refused.text && nest(x))
 		return errmsg_nomem(err, file);
 	if (*x->refused.text)
-		x->ndirs = 1; /* whose name caused the error */
+		x->ndirs = 1; /* named after the name that caused the error */
 	return 0;
 }
 

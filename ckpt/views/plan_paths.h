@@ -21,7 +21,7 @@ struct plan_paths {
 	size_t ndirs;
 	struct plan_path *dirs;         /* NULL: no name has a slash */
 	const struct plan_path *sorted; /* the same, by path */
-	struct errmsg refused; /* why these directories cannot exist; or empty */
+	struct errmsg refused; /* reason why these directories cannot exist; or empty */
 	struct arena arena;
 };
 
@@ -33,11 +33,10 @@ int plan_paths_init(struct plan_paths *x, const void *v, size_t n, size_t size,
 		    const char *file, struct errmsg *err);
 void plan_paths_done(struct plan_paths *x);
 
-/* 0, or -ENOTSUP with the reason. */
+/* Return 0, or -ENOTSUP with the reason. */
 int plan_paths_check(const struct plan_paths *x, struct errmsg *err);
 
-/* The last component of a directory's path; the directory that it lies in, or
- * PLAN_PATH_TOP. */
+/* Return the last component of a directory's path; and its parent directory, or PLAN_PATH_TOP. */
 const char *plan_paths_name(const struct plan_paths *x, size_t i);
 size_t plan_paths_parent(const struct plan_paths *x, size_t i);
 

@@ -28,11 +28,11 @@ _Static_assert(PLAN_ZERO == (uint64_t)PLAN_GROUP_FIRST << GROUP_SHIFT,
 _Static_assert((uint64_t)PLAN_GROUPS_MAX << GROUP_SHIFT <= PLAN_NODE_END, "all groups must fit");
 
 struct plan_record {
-	uint64_t size; /* 0: not laid out yet; the rest is not valid */
+	uint64_t size; /* 0: not laid out yet; the following fields are not valid */
 	size_t nstorages;
 	union {
-		vfile_crc sum;   /* of the only storage */
-		vfile_crc *sums; /* if there are several */
+		vfile_crc sum;   /* checksum of the only storage */
+		vfile_crc *sums; /* used if there are several storages */
 	};
 };
 

@@ -52,8 +52,8 @@ static size_t count_models(const struct checkpoint *c)
 	return (size_t)(c->tp * c->pp) * (c->facts.zero3 ? c->dp : 1);
 }
 
-/* Model states of a rank. A tree for any stage also has those of the first data-parallel rank
- * under the names that engines of other stages use: `other`. */
+/* Model states of a rank.  A tree for any stage also has those of the first data-parallel rank
+ * under the names that engines of other stages use (`other`). */
 struct model_states {
 	unsigned mp, rank;
 	bool other;
@@ -148,8 +148,8 @@ static int name_state(const struct plan_item *e, char out[NAME_MAX + 1])
 	return plan_set_name(out, st->name, ".pt");
 }
 
-/* The shape of sub-parameters in the newer form: where older files give only
- * the number of equal parts, list each part. */
+/* Return the shape of sub-parameters in the newer form, which lists each part; older files have
+ * only the number of equal parts. */
 static struct value *spell_out(struct arena *a, const struct param *p,
 			       const struct value_seq *shape, int64_t dim)
 {
@@ -284,7 +284,7 @@ static struct value *lay_out_stored(const struct plan_item *e, const struct para
 	return hf ? wrap_hf(&d->a, p, &t) : wrap_tensor(&d->a, p, &t);
 }
 
-/* Make a module's tensor that is in no single storage. */
+/* Make a module's tensor that is not in a single storage. */
 static struct value *lay_out_other(const struct plan_item *e, const struct param *p,
 				   struct file_layout *d)
 {
@@ -313,8 +313,8 @@ static struct value *lay_out_state(const struct plan_item *e, struct file_layout
 	return (p->module ? lay_out_stored : lay_out_other)(e, p, d);
 }
 
-/* Files of a Hugging Face directory's parameter have the time and the readers of the file that
- * they are made from. */
+/* A file of a Hugging Face directory's parameter has the time and the readers of the file that it
+ * is made from. */
 static void describe_param(const struct plan_item *e, struct plan_facts *out)
 {
 	const struct checkpoint *c = e->p->c;
@@ -417,7 +417,8 @@ static int universal_make(struct plan *p, struct errmsg *err)
 		{ .dir = ZERO,
 		  .n = full,
 		  .names = optimizer,
-		  .readable_by = &c->readable_by, /* whose pickles its own has objects of */
+		  .readable_by = &c->readable_by, /* the view's own files have objects from all
+						   * pickles */
 		  .lay_out = plan_lay_out_optimizer },
 		{ .dir = ZERO,
 		  .is_dir = true,

@@ -28,7 +28,7 @@ struct plan_weights {
 	struct plan plan;
 	const struct format *format;
 	struct adapter_dirs adapters;
-	const char **names; /* of weights in the files; NULL: in none */
+	const char **names; /* of weights in the files; NULL: the weight is in no file */
 	const char **dirs;  /* names of the adapters' directories */
 	struct arena arena;
 	size_t *tensors; /* indices of the saved weights, grouped by file */
@@ -54,7 +54,7 @@ static struct plan_weights *weights_of(struct plan *p)
 	return (struct plan_weights *)p;
 }
 
-/* A row by its number. */
+/* Return the row with a number. */
 static const struct param *row_of(const struct plan_weights *x, size_t weight)
 {
 	return x->plan.c->order[weight];
@@ -96,7 +96,7 @@ static int name_file(const struct plan_item *e, char out[NAME_MAX + 1])
 	return 1;
 }
 
-/* Append the elements of a weight to a new storage of `t`, which is filled in. */
+/* Append the elements of a weight to a new storage of `t`, and fill in `t`. */
 static void add_storage(const struct plan_item *e, struct file_layout *d, size_t weight,
 			struct tensor *t)
 {
@@ -144,7 +144,7 @@ static struct value *make_dict(const struct plan_item *e, struct file_layout *d,
 	const struct plan_weights *x = weights_of(e->p);
 	const size_t nrows = e->p->c->norder;
 	struct value *dict = value_new(&d->a, VALUE_DICT);
-	/* By weight. */
+	/* Values, by weight. */
 	struct value **values = arena_alloc(&d->a, (nrows + 1) * sizeof(struct value *));
 	struct tensor t;
 
@@ -323,7 +323,7 @@ static int split_weights(struct plan_weights *x, struct errmsg *err)
 	size_t *scratch = calloc(3 * (n + 1), sizeof(*scratch));
 	/* Indexed by number of the saved weights: */
 	size_t *same = scratch, *saved = scratch + n + 1;
-	size_t *number = saved + n + 1; /* by weight */
+	size_t *number = saved + n + 1; /* indexed by weight */
 	size_t k = 0, empty = n;
 	int rc = -ENOMEM;
 

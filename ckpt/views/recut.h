@@ -23,7 +23,7 @@ struct recut_mp;
 struct recut {
 	struct checkpoint *c;
 	unsigned ranks;            /* data-parallel */
-	unsigned stage, old_stage; /* 1 to 3 */
+	unsigned stage, old_stage; /* old and new ZeRO stage, 1 to 3 */
 	bool last_padded;          /* group_paddings counts only the last rank's padding */
 	struct recut_mp *mp;       /* the new groups of each model-parallel rank */
 	const char *warning;       /* for the user, or NULL */
@@ -51,12 +51,13 @@ int recut_check_cut(const struct checkpoint *c, unsigned stage, struct errmsg *e
  */
 size_t recut_count(const struct recut *s, enum checkpoint_object what);
 
-/* One of them, which is modelled on an old rank's object: new rank r of n old ranks takes that of
- * r mod n. */
+/* A file of a re-cut checkpoint.  It is modelled on an old rank's object: with n old ranks, new
+ * rank r uses the object of rank r mod n. */
 struct recut_file {
 	struct ckname id;
 	unsigned old_rank;
-	const struct tag_file *old; /* has it, and the new file's time; NULL: none has it */
+	const struct tag_file *old; /* the file with that object, and the time of the new file;
+				     * NULL: no file has it */
 };
 
 struct recut_file recut_file_of(const struct recut *s, enum checkpoint_object what, size_t number);
@@ -65,7 +66,7 @@ struct recut_file recut_file_of(const struct recut *s, enum checkpoint_object wh
 void recut_name(const struct recut *s, enum checkpoint_object what, size_t number,
 		char name[NAME_MAX + 1]);
 
-/* Return whether the files of experts change, too; make the object of one of them. */
+/* Do the files of experts change, too?  And: make the object of such a file. */
 bool recut_edits_experts(const struct recut *s);
 struct value *recut_lay_out_expert(const struct recut *s, const struct tag_file *f,
 				   struct file_layout *d);

@@ -43,7 +43,7 @@ static int refuse(const struct recutter *b, const char *why)
 			  "%s: the experts cannot be spread over other ranks: %s", b->s->c->path, why);
 }
 
-/* Are an AutoEP layer's experts numbered rank after rank, as they are on fewer ranks? */
+/* Are an AutoEP layer's experts numbered rank after rank, as they would be on fewer ranks? */
 static bool is_plain(const struct expert_layer *l)
 {
 	for (unsigned e = 0; l->places && e < l->n; e++)
@@ -128,7 +128,7 @@ int recut_widen(const struct recutter *b, struct recut_group *g)
 	if (!g->params)
 		return -ENOMEM;
 	g->n = 0;
-	/* Joined groups lie one after the other. */
+	/* Joined groups follow each other. */
 	if (from[0].slice->group != from[n - 1].slice->group)
 		qsort(from, n, sizeof(*from), by_layer);
 	for (size_t i = 0, end; i < n; i = end) {
@@ -151,14 +151,16 @@ const char *recut_param_name(const struct recut_param *p, char name[EXPERT_NAME_
 	return name;
 }
 
-/* Are there the files of experts that ranks of a tensor-parallel rank would load?  Of experts
- * that all share, DeepSpeed's own layers have one file, whose name has the rank that saved it. */
+/* Check that the files of experts exist that the ranks of a tensor-parallel rank would load.  If
+ * all ranks share the experts, DeepSpeed's own layers have one file, named after the rank that
+ * saved it. */
 static int check_layer(const struct recutter *b, const struct experts *x, size_t layer)
 {
 	const struct checkpoint *c = b->s->c;
 	const struct expert_layer *l = &x->layers[layer];
 	const unsigned degree = recut_degree(experts_degree(l), b->s->ranks * l->lanes);
-	const unsigned k = experts_degree(l) / degree; /* old ranks that a new one is */
+	const unsigned k = experts_degree(l) / degree; /* number of old ranks that a new rank
+						        * replaces */
 	const struct rank_stripe stripe =
 		rank_stripe_of(b->s->ranks, degree, l->lanes, x->data_first);
 	struct ckname id = { .kind = TAG_FILE_EXPERT, .mp = b->mp, .layer = (unsigned)layer };

@@ -61,7 +61,7 @@ static size_t *deal(const struct recutter *b, size_t n, unsigned ranks)
 	return places;
 }
 
-/* Put the parameters in these places, or back from there. */
+/* Move the parameters to these places, or back. */
 static int reorder(const struct recutter *b, struct recut_group *g, const size_t *places, bool back)
 {
 	struct recut_param *to = places ? recut_alloc(b, g->n, sizeof(*to)) : NULL;
@@ -163,7 +163,7 @@ static int cut(const struct recutter *b, const struct recut_group *g, struct par
 	return rc ? ERRMSG_FILE(b, rc, "%s", strerror(-rc)) : 0;
 }
 
-/* The new ranks that a group is cut over. */
+/* Return the number of new ranks that a group is cut over. */
 static unsigned new_ranks(const struct recutter *b, const struct rank_stripe *s)
 {
 	return b->s->ranks * s->lanes / s->degree;
@@ -180,7 +180,8 @@ int recut_build_flat_group(struct recutter *b, uint32_t param_group)
 		return rc;
 	g->stripe.ranks = new_ranks(b, &g->stripe);
 	places = deals ? deal(b, g->n, g->stripe.ranks) : NULL;
-	/* With parameter_alignment DeepSpeed records the dealt places, else those before. */
+	/* With parameter_alignment DeepSpeed records the places after dealing, otherwise those
+	 * before. */
 	if (places && !is_aligned(b, g)) {
 		g->recorded_order = places;
 		rc = cut(b, g, &g->recorded);

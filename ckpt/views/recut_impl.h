@@ -9,11 +9,11 @@
 
 /* How a checkpoint is re-cut: the new flat groups of each model-parallel rank. */
 
-/* A parameter of the optimizer: what an old rank has of it, and its place in the old groups. */
+/* A parameter of the optimizer: an old rank's slice of it, and its place in the old groups. */
 struct recut_param {
 	const struct slice *slice;
-	/* A rank that stands for several old expert-parallel ones has the slice of the one with
-	 * this number among them, or of AutoEP's experts those of so many, end to end. */
+	/* A rank that replaces several old expert-parallel ranks has the slice of the one with this
+	 * number among them; for AutoEP's experts, `times` slices end to end. */
 	unsigned ep, times;
 };
 
@@ -41,8 +41,8 @@ struct recut_mp {
 	size_t ngroups, cap;
 	bool elastic;     /* base_optimizer_state is a list (elastic_checkpoint) */
 	bool bf16;        /* BF16_Optimizer's: partitions keep their padding */
-	bool same_groups; /* new groups are the old ones, parameter by parameter */
-	bool same_order;  /* and in their order */
+	bool same_groups; /* the new groups have the same parameters as the old ones */
+	bool same_order;  /* and in the same order */
 };
 
 /* Do the old and the new stage cut groups in different ways? */
@@ -59,7 +59,7 @@ struct recutter {
 	const struct rank_table *t;
 	const struct value *root; /* of the first optimizer shard */
 	double sub_group_size;
-	uint32_t *param_group; /* of each old group */
+	uint32_t *param_group; /* for each old group */
 	uint32_t nparam_groups;
 	bool bf16;        /* BF16_Optimizer wrote the old files */
 	const char *file; /* for messages */
@@ -77,7 +77,7 @@ void *recut_alloc(const struct recutter *b, size_t n, size_t item);
 int recut_build_flat_group(struct recutter *b, uint32_t param_group);
 int recut_build_sub_groups(struct recutter *b, uint32_t param_group);
 
-/* recut_experts.c: the number of `ranks` ranks that experts are spread over, after `degree` old
+/* recut_experts.c: return how many of `ranks` ranks experts are spread over, after `degree` old
  * ones. */
 unsigned recut_degree(unsigned degree, unsigned ranks);
 
@@ -88,7 +88,7 @@ int recut_check_experts(struct recutter *b);
 /* Give each rank of a new group the experts of all old ranks that it replaces. */
 int recut_widen(const struct recutter *b, struct recut_group *g);
 
-/* The name of a parameter with elements on a new rank; `name` is a buffer for it. */
+/* Return the name on a new rank of a parameter with elements; `name` is a buffer for it. */
 const char *recut_param_name(const struct recut_param *p, char name[EXPERT_NAME_MAX]);
 
 #endif

@@ -67,12 +67,12 @@ static const char *const patterns[] = {
 /* A directory with more matches than this does not hold one model. */
 #define SIDECARS_MAX 1000
 
-/* What to search for. */
+/* The parameters of a search. */
 struct search {
 	const struct checkpoint *tag;
 	struct sidecars *c;
 	const char *config; /* name of the required file */
-	bool only;          /* no other file is wanted */
+	bool only;          /* search for no other file */
 	bool above;         /* this directory is above the run */
 };
 
@@ -117,7 +117,7 @@ static bool has_name(const struct sidecars *c, const char *name)
 	return false;
 }
 
-/* Above the run, members of a group may have write access who must not choose files that are
+/* Above the run, other users may have write access, who must not be able to choose files that are
  * served with the weights, such as code.  So only files of root, of the tag's owner and of this
  * process's user are trusted. */
 static bool is_trusted(const struct search *s, const struct tag_file *f)
@@ -150,7 +150,8 @@ static bool add_file(const struct search *s, const char *dir, const char *name)
 	return true;
 }
 
-/* The directory above a tag's, which is its run; for a union, that of its first root. */
+/* Return the directory above a tag's, which is its run; for a union, the one above its first
+ * root's. */
 static char *dir_above(struct uckpt *u, const char *path)
 {
 	char *first = *roots_below(u, path) ? strdup(path) : roots_path(u, path, 0);
@@ -233,8 +234,8 @@ static bool is_config_of(const struct search *s, const char *dir)
 	return size && has_size(s->tag, size);
 }
 
-/* Add the files of a directory above the run, if they belong to this model: anyone may write to
- * some directories, such as /tmp. */
+/* Add the files of a directory above the run if they belong to this model: some directories, such
+ * as /tmp, are writable for all users. */
 static bool add_above(const struct search *s, const char *dir)
 {
 	struct search above = *s;
@@ -249,7 +250,7 @@ static bool add_above(const struct search *s, const char *dir)
 	return ok;
 }
 
-/* Find the configuration among the files, or make the text that says where it was searched. */
+/* Find the configuration among the files, or make the text that names the searched places. */
 static bool find_config(const struct search *s, const char *run, const char *more)
 {
 	struct sidecars *c = s->c;

@@ -20,23 +20,23 @@ struct sidecars {
 	struct shards *shards; /* numbered as in `v` */
 	/* config.json, or adapter_config.json for an adapter; NULL: not found */
 	const struct tag_file *config;
-	char *missing; /* if it is NULL, a text that says where it was searched */
+	char *missing; /* if config is NULL: a text that names the searched places */
 };
 
 /*
  * Find the sidecars of a tag, or of its adapter (NULL: none).  They are searched in its directory,
- * where uctrain writes them, in the run's directory above it, and in `more` (NULL: nowhere); of
- * equal names the first counts.  PEFT saves an adapter with a name of its own in a directory of the
- * run, which then comes before the run's own.  If `config` is in none of these, the directory above
+ * where uctrain writes them, in the run's directory above it, and in `more` (NULL: nowhere); the
+ * first file with a name counts.  PEFT saves a named adapter in a directory of the run, which is
+ * then searched before the run's directory.  If `config` is in none of these, the directory above
  * the run is searched, too, but only if the width in its config.json equals a dimension of some
  * parameter, and no other user can write there.  A directory that cannot be read counts as empty.
- * Returns -ENOMEM.  Call sidecars_done after success.
+ * Returns -ENOMEM. Call sidecars_done after success.
  */
 int sidecars_find(struct sidecars *c, const struct checkpoint *tag, const char *adapter,
 		  const char *more, struct errmsg *err);
 
-/* Find only the configuration of an adapter that has a directory: in the tag's, the run's or
- * `more`. */
+/* Find only the configuration of an adapter that has a directory: in the tag's directory, the run's
+ * or `more`. */
 int sidecars_find_adapter(struct sidecars *c, const struct checkpoint *tag, const char *adapter,
 			  const char *more, struct errmsg *err);
 void sidecars_done(struct sidecars *c);

@@ -32,7 +32,7 @@ int weights_split_init(struct weights_split *s, const uint64_t *len, const size_
 		       uint64_t max, struct errmsg *err);
 void weights_split_done(struct weights_split *s);
 
-/* The name of file `f`: STEM.SUFFIX if there is one file, else
+/* Return the name of file `f`: STEM.SUFFIX if there is one file, else
  * STEM-00001-of-00002.SUFFIX. */
 void weights_split_name(const struct weights_split *s, const char *stem, const char *suffix,
 			size_t f, char out[NAME_MAX + 1]);

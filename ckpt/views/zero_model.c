@@ -44,11 +44,13 @@ struct model_states {
 	struct zero_object *o;
 	struct module_entries entries; /* kinds of the old module's names */
 	struct frozen frozen;        /* of an old stage 3 */
-	struct value **made;         /* for each slice, its tensor once a name has it */
+	struct value **made;         /* for each slice, its tensor once it has been made under some
+				      * name */
 	struct recut_names module;   /* names of the new module */
 };
 
-/* The name under which DeepSpeed saves a tensor of the module that has further names; or NULL. */
+/* Return the name under which DeepSpeed saves a tensor of the module that has several names; or
+ * NULL. */
 static const char *name_saved(const struct model_states *x, const char *name)
 {
 	const struct module_entry *e = module_entries_find(&x->entries, name);
@@ -162,13 +164,13 @@ static struct value *uc_info(const struct zero_object *o, struct value *old)
 	return layers.val ? value_edit(o->a, old, &layers, 1) : old;
 }
 
-/* The parameter of the optimizer that has this name, or NULL. */
+/* Return the optimizer's parameter with this name, or NULL. */
 static const struct slice *find_trained(const struct zero_object *o, const char *name)
 {
 	return slice_find(o->s->c->ranks[o->mp].slices, o->s->c->ranks[o->mp].nslices, name);
 }
 
-/* A trained parameter, whole, rounded from its master weights. */
+/* Make a trained parameter, whole, rounded from its master weights. */
 static struct value *whole_param(struct zero_object *o, const struct slice *s, enum dtype to)
 {
 	const struct part_run run = {
@@ -218,7 +220,7 @@ static void add_frozen(const struct zero_object *o, const struct param *row, con
 	extent_done(&whole);
 }
 
-/* The row of a tensor of any type. */
+/* Return the row of a tensor of any type. */
 static const struct param *find_row(const struct checkpoint *c, const char *name)
 {
 	const struct param *p = checkpoint_find(c, name);
@@ -323,7 +325,7 @@ static struct value *module(struct model_states *x)
 					 o->s->stage == 3 ? emptied_entry : filled_entry, x);
 }
 
-/* Is it a parameter of stage 1's module that the optimizer does not own? */
+/* Is it a parameter of stage 1's module that is not the optimizer's? */
 static bool is_frozen(const struct model_states *x, const struct value_pair *pair)
 {
 	const char *name = value_is_cstr(pair->key) ? pair->key->str.p : NULL;
@@ -374,8 +376,8 @@ static bool lacks_tied(const struct model_states *x)
 	return false;
 }
 
-/* A dict with the results of `make` for each frozen parameter, or None: for stage 1, and if
- * stage 1 has none, since they may have been excluded. */
+/* Make a dict with the results of `make` for each frozen parameter, or None: for stage 1, or if
+ * stage 1 has no frozen parameters, since they may have been excluded. */
 static struct value *frozen_dict(struct model_states *x, struct value *old, zero_object_make *make)
 {
 	struct zero_object *o = x->o;
@@ -435,7 +437,7 @@ struct value *zero_object_model(struct zero_object *o)
 	if (!value_pairs(root))
 		return ZERO_OBJECT_FAIL(o, -EBADMSG, "found %s in place of a dict",
 					value_kind_name(root));
-	/* The first rank's file has it; this one may be damaged. */
+	/* The first rank's file has it, but this file may be damaged. */
 	if (!o->m->same_order && !value_find(root, "param_shapes"))
 		return ZERO_OBJECT_FAIL(o, -EBADMSG, "param_shapes is not that of other ranks");
 	module_entries_init(&x.entries, o->a, root, value_find_pairs(root, "module"));

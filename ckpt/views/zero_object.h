@@ -12,7 +12,7 @@
 
 /* A set of names with a value for each. */
 struct recut_name {
-	const char *name;    /* first: array_by_text */
+	const char *name;    /* must be first: array_by_text */
 	struct value *value; /* the value of a dict's entry */
 	uint32_t index;
 };
@@ -36,12 +36,12 @@ struct zero_object {
 	const struct recut *s;
 	const struct recut_mp *m;
 	unsigned mp;
-	unsigned rank;     /* the new one */
-	unsigned old_rank; /* of the template: */
+	unsigned rank;     /* the new rank */
+	unsigned old_rank; /* old rank of the template: */
 	struct value *root;
 	const char *file; /* for messages */
 	struct file_layout *d; /* has the tensors of `root` */
-	struct arena *a;       /* of the layout */
+	struct arena *a;       /* arena of the layout */
 };
 
 /* The new rank's place in a group. */
@@ -51,7 +51,7 @@ static inline struct rank_place zero_object_place(const struct zero_object *o,
 	return rank_stripe_place(&g->stripe, o->mp, o->rank);
 }
 
-/* Note why it failed.  Returns NULL. */
+/* Record the failure.  Returns NULL. */
 static inline struct value *zero_object_fail(const struct zero_object *o, int rc)
 {
 	layout_note(o->d, rc);

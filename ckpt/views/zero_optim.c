@@ -28,7 +28,7 @@ static struct value *list_groups(struct zero_object *o, of_group *make)
 	return list;
 }
 
-/* The states of a group, according to old rank 0. */
+/* Return the states of a group, according to old rank 0. */
 static const struct slice_group *profile_of(const struct zero_object *o, const struct recut_group *g)
 {
 	return &o->s->c->ranks[o->mp].groups[g->like];
@@ -63,7 +63,7 @@ static size_t list_runs(struct zero_object *o, const struct recut_group *g,
 		const struct fragment f = partition_fragment(&g->part, i, own.part);
 		const uint64_t first = whole ? 0 : f.first;
 		const uint64_t last = f.numel ? first + (whole ? g->part.numel[i] : f.numel) : first;
-		/* So many old expert-parallel ranks are the new one. */
+		/* The number of old expert-parallel ranks that the new one replaces. */
 		const unsigned k = o->s->c->ranks[o->mp].groups[p->slice->group].degree /
 				   g->stripe.degree;
 
@@ -254,7 +254,7 @@ static struct value *param_groups(struct zero_object *o, struct value *old)
 
 		for (; g < o->m->ngroups && o->m->groups[g].param_group == k; g++)
 			value_append(o->a, fields[0].val, g);
-		/* Another has its experts, too. */
+		/* Another group has its experts, too. */
 		if (g == first && o->s->stage != 3)
 			continue;
 		if (g > first && value_is_true(value_find(list->v[k], "moe"))) {
@@ -289,7 +289,7 @@ static struct value *ranks_value(struct zero_object *o, const struct recut_group
 	return value_new_int(o->a, g->stripe.ranks);
 }
 
-/* Over how many ranks each group is cut; in stage 3 all are over all. */
+/* Return over how many ranks each group is cut; in stage 3 all groups are cut over all ranks. */
 static struct value *counts_value(struct zero_object *o)
 {
 	return o->s->stage == 3 ? value_new_int(o->a, o->s->ranks) : list_groups(o, ranks_value);
@@ -356,7 +356,7 @@ static struct value *mapping_value(struct zero_object *o, const struct recut_gro
 	return out;
 }
 
-/* What AutoEP records of stage 3's groups: over which ranks of all each is cut. */
+/* Return AutoEP's record of stage 3's groups: the ranks that each group is cut over. */
 static struct value *partition_group(struct zero_object *o, const struct recut_group *g)
 {
 	const struct value *old = value_find_path(o->root, KEY_OPTIMIZER_STATE_DICT,
@@ -384,7 +384,7 @@ static struct value *stage_value(const struct zero_object *o, const struct value
 		       : deepspeed_stage(o->a, old ? old->obj->callable : NULL, o->s->stage);
 }
 
-/* The dict of a stage whose files have other keys than the old one's. */
+/* Make the dict for a stage whose files have other keys than the old stage's. */
 static struct value *other_dict(struct zero_object *o, const struct value *old)
 {
 	const struct deepspeed_scaler no_scaler = { .scale = value_new_float(o->a, 1) };

@@ -214,10 +214,10 @@ struct loading {
 	struct zero_checkpoint *r;
 	unsigned *shards;
 	size_t n;
-	size_t needed; /* the first so many are required; the others are loaded early */
+	size_t needed; /* the first `needed` are required; the others are loaded ahead */
 };
 
-/* From a far store at least this many maps are loaded ahead: several at once take as long as
+/* From a remote store at least this many maps are loaded ahead: several at once take as long as
  * one. */
 #define EARLY_MIN 8
 
@@ -295,7 +295,7 @@ static int load_indexed(void *ctx, size_t i, struct errmsg *err)
 	return i < l->needed ? rc : 0;
 }
 
-/* List the missing ones of shards first, first + step, ... below `end`, until the list has
+/* List the unloaded ones of shards first, first + step, ... below `end`, until the list has
  * `most`. */
 static void list_missing(struct loading *l, unsigned first, unsigned end, unsigned step, size_t most)
 {
@@ -315,7 +315,7 @@ static size_t count_early(const struct zero_checkpoint *r)
 	return n < EARLY_MIN ? EARLY_MIN : n;
 }
 
-/* Load the missing ones of shards first, first + step, ... below `end`, and perhaps some later
+/* Load the unloaded ones of shards first, first + step, ... below `end`, and perhaps some later
  * ones, below `last`.  The caller holds the lock. */
 static int load_missing(struct zero_checkpoint *r, unsigned first, unsigned end, unsigned step,
 			unsigned last, struct errmsg *err)
@@ -425,7 +425,7 @@ static int stage0_parts(struct checkpoint *c, const struct part_run *v, size_t n
 	return ok ? 0 : errmsg_nomem(err, c->path);
 }
 
-/* Append the 0-d tensor that the first rank has for the whole group. */
+/* Append the first rank's 0-d tensor for the whole group. */
 static int add_number(const struct zero_checkpoint *r, const struct param *p,
 		      const struct param_state *state, struct extent_map *to, struct errmsg *err)
 {
@@ -465,7 +465,7 @@ static struct value *zero_object(struct checkpoint *c, enum checkpoint_object wh
 	struct zero_checkpoint *r = (struct zero_checkpoint *)c;
 	const struct tag_file *f = zero_file(c, what, mp, rank);
 
-	/* Check that it is a shard of this checkpoint. */
+	/* Check that the shard belongs to this checkpoint. */
 	if (what == OBJECT_OPTIMIZER &&
 	    !layout_note(d, zero_load_shards(r, mp, rank, rank + 1, 1, d->err)))
 		return NULL;
@@ -483,7 +483,7 @@ static void zero_warm(struct checkpoint *c, size_t n)
 	}
 }
 
-/* ZeRO's shards may have been written since to a tag that had none. */
+/* ZeRO's shards may have been added to a tag that had none. */
 static bool stage0_is_chosen(const struct checkpoint *c)
 {
 	return detect(c->u, c->path, NULL) == DIR_STAGE0;

@@ -23,15 +23,15 @@ struct zero_checkpoint {
 	struct checkpoint c;
 	struct tagdir dir;
 	struct model model;
-	struct rows rows;           /* of views of weights, once requested */
-	struct stage0_rank *stage0; /* of each model-parallel rank; NULL: saved with ZeRO */
+	struct rows rows;           /* rows of views of weights, once requested */
+	struct stage0_rank *stage0; /* for each model-parallel rank; NULL: saved with ZeRO */
 	size_t nstage0;
 
 	pthread_mutex_t lock;   /* held while shards are being read */
 	struct shard *shards;   /* by number */
 	atomic_bool *loaded;    /* shards[i] is loaded and immutable */
-	struct partitioning *layouts; /* of each model-parallel rank; filled in by
-				 * its first shard */
+	struct partitioning *layouts; /* for each model-parallel rank; filled in by its first
+				       * shard */
 };
 
 /* Errors are those of tagdir_scan and model_load, and without ZeRO those of stage0_find. */
@@ -45,9 +45,9 @@ static inline struct zero_checkpoint *zero_of(struct checkpoint *c)
 		       : NULL;
 }
 
-/* Load, in parallel, the maps of rank 0 and of every `step`-th of the data-parallel ranks
- * [first, end) of a model-parallel rank, unless loaded.  From a far store some later ones are
- * loaded, too. */
+/* Load, in parallel, the maps of rank 0 and of every `step`-th of the data-parallel ranks [first,
+ * end) of a model-parallel rank, unless loaded.  From a remote store some later ones are loaded,
+ * too. */
 int zero_load_shards(struct zero_checkpoint *r, unsigned mp, unsigned first, unsigned end,
 		     unsigned step, struct errmsg *err);
 
@@ -55,7 +55,7 @@ int zero_load_shards(struct zero_checkpoint *r, unsigned mp, unsigned first, uns
 int zero_compare_shards(const struct zero_checkpoint *r, unsigned a, unsigned b, bool alike,
 			struct errmsg *err);
 
-/* The number of a rank's shard, and its map, NULL while it is not loaded. */
+/* Return the number of a rank's shard; and its map, NULL while it is not loaded. */
 unsigned zero_shard_number(const struct zero_checkpoint *r, unsigned mp, unsigned rank);
 const struct shard *zero_shard(const struct zero_checkpoint *r, unsigned mp, unsigned rank);
 

@@ -79,7 +79,7 @@ static int add_new(struct rows_finder *f, enum param_kind kind, struct param p)
 	return add_row(f, kind, arena_copy(&f->rows->arena, &p, sizeof(p)));
 }
 
-/* The number of bytes in the file from the first of a tensor's elements to the last. */
+/* Return the number of bytes in the file from a tensor's first element to its last. */
 static uint64_t span_of(const struct stored *s, uint64_t *at)
 {
 	const size_t item = dtype_size(s->dtype);
@@ -168,7 +168,7 @@ int rows_add_stored(struct rows_finder *f, const struct rank_entry *e)
 				       .module = s });
 }
 
-/* Experts have files of their own, and names that differ from rank to rank. */
+/* Experts have separate files, and names that differ from rank to rank. */
 static bool is_expert(const struct experts *x, const char *name)
 {
 	unsigned expert;
@@ -328,7 +328,7 @@ static int add_ties(struct rows_finder *f, const struct rank_rest *m)
 	for (size_t i = 0; !rc && i < m->ties.n; i++) {
 		const struct param *x = rows_by_name(f, m->ties.v[i].of);
 
-		/* A name with a tensor of its own is not really tied. */
+		/* A name with a separate tensor is not really tied. */
 		if (x && !rows_by_name(f, m->ties.v[i].name))
 			rc = add_new(f, PARAM_ALIAS,
 				     (struct param){ .name = m->ties.v[i].name,
@@ -365,7 +365,7 @@ int rows_find(struct checkpoint *c, struct errmsg *err)
 		rc = add_rank(&f, &r->model.ranks[mp]);
 		layers |= r->model.ranks[mp].facts.is_pipeline;
 	}
-	/* Without a pipeline, files of layers belong to a former save. */
+	/* Without a pipeline, files of layers belong to an earlier save. */
 	if (!rc && layers)
 		rc = rows_find_layers(&f);
 	tdestroy(f.names, keep);

@@ -38,10 +38,10 @@ struct rows_finder {
 
 int rows_nomem(const struct rows_finder *f);
 
-/* Note why a tensor has no row. -ENOMEM. */
+/* Record why a tensor has no row.  -ENOMEM. */
 int rows_leave_out(struct rows_finder *f, const char *name, const char *why);
 
-/* Return the row of that name, or NULL. */
+/* Return the row with that name, or NULL. */
 struct param *rows_by_name(const struct rows_finder *f, const char *name);
 
 /*
@@ -51,7 +51,7 @@ struct param *rows_by_name(const struct rows_finder *f, const char *name);
  */
 int rows_add_stored(struct rows_finder *f, const struct rank_entry *e);
 
-/* Add the tensors of a pipeline's layers that are no parameters of the optimizer. */
+/* Add the tensors of a pipeline's layers that are not the optimizer's parameters. */
 int rows_find_layers(struct rows_finder *f);
 
 #endif

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The layers of a pipeline have files of their own (deepspeed/runtime/pipe/module.py,
- * save_state_dict): each the state dict of one layer, from the first data-parallel rank of each
- * tensor-parallel one.  The optimizer's shards have more precise copies of its parameters; buffers
- * and frozen parameters are only here.
+ * The layers of a pipeline have separate files (deepspeed/runtime/pipe/module.py, save_state_dict):
+ * each the state dict of one layer, from the first data-parallel rank of each tensor-parallel one.
+ * The optimizer's shards have more precise copies of its parameters; buffers and frozen parameters
+ * are only here.
  *
  * Parameters are called <layer>.<name>, and those of a tied module tied_modules.<key>.<name>.  The
  * key is not in the layer's file; the layer is tied if a trained parameter of the tied module has

@@ -40,7 +40,7 @@ static bool is_of_adam(const char *state)
 	return strcmp(state, "exp_avg") == 0 || strcmp(state, "exp_avg_sq") == 0;
 }
 
-/* Is a tensor without elements in a file of its own?  States of other optimizers may really be
+/* Is a tensor without elements stored in a separate file? States of other optimizers may really be
  * empty. */
 static bool is_offloaded(const struct shard_reader *r, const struct value *v, const char *what)
 {
@@ -265,8 +265,8 @@ static bool keeps_whole(const struct shard_reader *r, size_t g)
 	       (!device || value_is_str(device, "none"));
 }
 
-/* The elements of the rank's part of a group: `filled`, or `padded` with the padding at the
- * group's end. */
+/* Check the number of elements in the rank's part of a group: `filled`, or `padded` with the
+ * padding at the group's end. */
 static int check_size(const struct shard_reader *r, size_t g, uint64_t filled, uint64_t padded)
 {
 	const uint64_t numel = r->s->groups[g].states.v[0].numel;
@@ -435,7 +435,7 @@ const struct param_state *shard_find_state(const struct shard_group *g, const ch
 	return NULL;
 }
 
-/* Can both be of one step?  Only `step` must be equal on all ranks: other numbers may belong to
+/* Can both states be of one step? Only `step` must be equal on all ranks: other numbers may concern
  * a rank's own partition. */
 static bool agree(const struct param_state *a, const struct param_state *b)
 {
@@ -443,7 +443,7 @@ static bool agree(const struct param_state *a, const struct param_state *b)
 	       (strcmp(a->name, "step") != 0 || param_state_equal(a, b));
 }
 
-/* Find a state of group `a` with which group `b` does not agree, or return NULL. */
+/* Return a state of group `a` that contradicts group `b`, or NULL. */
 static const struct param_state *find_other(const struct shard_group *a,
 					    const struct shard_group *b, bool alike)
 {

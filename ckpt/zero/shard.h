@@ -31,8 +31,7 @@ struct shard {
 	bool mapping_ignored; /* param_slice_mappings contradict param_shapes */
 };
 
-/* How each flat group is cut (the same for all ranks), and which ranks hold
- * it. */
+/* How each flat group is cut (the same on all ranks), and the ranks that hold it. */
 struct partitioning {
 	unsigned ranks; /* data-parallel ranks */
 	unsigned tp;    /* tensor-parallel ranks */
@@ -55,7 +54,7 @@ void shard_done(struct shard *s);
 /* Check that no group's states are refused: 0, or the error of the first refused one. */
 int shard_check_states(const struct shard *s, struct errmsg *err);
 
-/* The state of that name, or NULL. */
+/* Return the state with that name, or NULL. */
 const struct param_state *shard_find_state(const struct shard_group *g, const char *name);
 
 /* Check that two ranks agree on the numbers among their states, such as steps, and if `alike`,

@@ -22,26 +22,26 @@ struct shard_reader {
 	struct errmsg *err;
 };
 
-/* The rank's place in group g. */
+/* Return the rank's place in group g. */
 static inline struct rank_place shard_place(const struct shard_reader *r, size_t g)
 {
 	return rank_stripe_place(&r->layout->stripe[g], r->c->mp, r->s->rank);
 }
 
-/* The name of the first parameter of group g, for messages. */
+/* Return the name of the first parameter of group g, for messages. */
 const char *shard_group_name(const struct shard_reader *r, size_t g);
 
 /* Can a state have this name?  It becomes a file name beside fp32.pt. */
 bool shard_is_state_name(const char *name);
 
-/* Is it transformers' Adafactor's RMS of the rank's own partition, which is recomputed before
- * each use?  That is no state of a parameter. */
+/* Is it the RMS of the rank's own partition, of transformers' Adafactor? It is recomputed before
+ * each use, and is not a parameter's state. */
 bool shard_is_of_partition(const struct param_state *st);
 
 /* shard_partition.c: fill in the layout, if it is empty. */
 int shard_build_layout(const struct shard_reader *r);
 
-/* The optimizer's own entry for a group of stages 1 and 2, or NULL. */
+/* Return the optimizer's own entry for a group of stages 1 and 2, or NULL. */
 const struct value *shard_param_group(const struct shard_reader *r, size_t g);
 
 /* Check that the recorded ranks of group g, and the recorded places of its parameters, are those

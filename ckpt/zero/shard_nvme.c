@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tensors of an optimizer shard that lie in a file of their own: a sub-group
- * of stage 3 on NVMe (offload_optimizer, and at least 1 MiB large).
+ * Tensors of an optimizer shard that are in separate files: a sub-group of stage 3 on NVMe
+ * (offload_optimizer, and at least 1 MiB large).
  *
  * In the shard these tensors have no elements, but keep the attribute ds_id,
  * from which DeepSpeed's swapper makes the file's name

@@ -27,8 +27,8 @@ static bool is_all_zero(const struct value_seq *v)
 }
 
 /*
- * The alignment padding after each parameter of group g; NULL if none is recorded, which means no
- * padding.  The list has the entries of param_shapes.
+ * Read the alignment padding after each parameter of group g; NULL if none is recorded, which means
+ * no padding.  The list has an item per entry of param_shapes.
  */
 static int read_paddings(const struct shard_reader *r, size_t g, uint64_t **out)
 {
@@ -132,7 +132,7 @@ static int check_expert_group(const struct shard_reader *r, size_t g)
 			   g, name, shard_group_name(r, g));
 }
 
-/* The position of `name` in the group, searched from `from` on. */
+/* Return the position of `name` in the group, searching from `from` on. */
 static size_t find_in_group(const struct slice_group *group, const char *name, size_t from)
 {
 	for (size_t i = from; i < group->n; i++)
@@ -168,7 +168,7 @@ static bool is_fragment(const struct value *v, const struct fragment *f)
 	       numel == f->numel;
 }
 
-/* The first parameter whose mapping contradicts the layout, or NULL. */
+/* Return the first parameter whose mapping contradicts the layout, or NULL. */
 static const char *find_contradiction(const struct shard_reader *r, size_t g,
 				      const struct value_dict *m)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Checkpoints that DeepSpeed saves without ZeRO (runtime/engine.py, _save_checkpoint): the model
- * states of each model-parallel rank also have its optimizer, or DeepSpeed's wrapper of that for 16
- * bits (runtime/fp16/unfused_optimizer.py, fused_optimizer.py).  A pipeline's weights are in files
- * of layers (runtime/pipe/module.py); the stage of a layer follows from the number of parameters in
- * each stage's optimizer.
+ * states of each model-parallel rank also contain the rank's optimizer, or DeepSpeed's 16-bit
+ * wrapper of it (runtime/fp16/unfused_optimizer.py, fused_optimizer.py).  A pipeline's weights are
+ * in files of layers (runtime/pipe/module.py); the stage of a layer follows from the number of
+ * parameters in each stage's optimizer.
  */
 #include "ckpt/zero/stage0.h"
 
@@ -40,7 +40,7 @@ int stage0_tensor(struct stage0_builder *b, const struct ptfile *pt, uint32_t fi
 	return 0;
 }
 
-/* The parameter that has the same elements as a tensor, or NULL. */
+/* Return the parameter with the same elements as a tensor, or NULL. */
 static const struct stage0_param *find_same(const struct stage0_builder *b, const struct stored *t)
 {
 	size_t pos = 0;
@@ -163,7 +163,7 @@ static int add_tensors(struct stage0_builder *b, const struct ptfile *pt, uint32
 			continue;
 		rc = stage0_tensor(b, pt, file, d->v[i].val, name, &t);
 		if (rc == -ENOTSUP)
-			rc = 0; /* the optimizer has none like this: it is frozen */
+			rc = 0; /* the optimizer has no such parameter: it is frozen */
 		else if (!rc)
 			rc = (is_tied(name) ? add_tied : add_param)(b, name, t);
 	}
@@ -252,7 +252,7 @@ int stage0_find_params(struct stage0_builder *b)
 	module_entries_init(&b->in_module, &b->o->arena, b->model->root, module);
 	if (b->o->arena.failed)
 		return errmsg_nomem(b->err, b->file);
-	/* Dense parameters are in the rank's own file. */
+	/* The rank's own file has the dense parameters. */
 	if (b->peer)
 		return 0;
 	if (module)
@@ -374,7 +374,7 @@ int stage0_find_peer(const struct stage0_builder *b, struct stage0_rank *o,
 	return find_groups(&peer, optim);
 }
 
-/* The first file of an optimizer that a rank saved; NULL: the optimizer is in the model states. */
+/* Return the first optimizer file that a rank saved; NULL: the optimizer is in the model states. */
 static const struct tag_file *first_optim(const struct stage0_builder *b, unsigned *ep)
 {
 	const struct tagdir *d = b->s->dir;

@@ -19,7 +19,7 @@ struct value;
 
 /* The place of a parameter's elements in a file. */
 struct stage0_place {
-	uint32_t file; /* in the numbering of extents */
+	uint32_t file; /* number of the file, as in extents */
 	enum dtype dtype;
 	uint64_t at; /* bytes */
 };
@@ -29,7 +29,7 @@ struct stage0_group {
 	struct stage0_owned {
 		const char *name;
 		const struct stored *weight;
-		/* First the place of the master weight, then one for each flat state, in order. */
+		/* First the place of the master weight, then one place per flat state, in order. */
 		struct stage0_place *places;
 		/* For AutoEP's experts of a rank: the places of the master weight, one for each
 		 * expert's file, in order; NULL: one place has the whole. */
@@ -48,14 +48,15 @@ struct stage0_rank {
 	struct arena arena;
 	struct stage0_group *groups;
 	size_t ngroups;
-	struct ties ties; /* of parameters */
-	enum dtype weights;  /* the type of the first parameter's master */
+	struct ties ties; /* of tied parameters */
+	enum dtype weights;  /* type of the first parameter's master */
 	bool steps_differ;   /* within a group: the first parameter's step is used */
-	const char *source;  /* in words */
-	const char *refused; /* why the optimizer is not read, so that there are no states */
-	bool lost;           /* because it is missing */
+	const char *source;  /* the saving program, in words */
+	const char *refused; /* reason why the optimizer is not read and there are no states; or
+			      * NULL */
+	bool lost;           /* the optimizer is not read because it is missing */
 	bool bf16;           /* the run used bf16 */
-	uint32_t file;       /* of the optimizer, in the numbering of extents */
+	uint32_t file;       /* file of the optimizer, as numbered in extents */
 	/* With experts: the groups of experts of each expert-parallel rank of the widest layer;
 	 * `ep` is this rank, whose own entry is empty. */
 	struct stage0_rank *peers;
@@ -65,16 +66,15 @@ struct stage0_rank {
 
 /*
  * Find the parameters and states of all model-parallel ranks of a scanned directory, which has no
- * optimizer shards.  Where they cannot be matched, the optimizer is refused, and the model's
- * weights are served; -ENOTSUP if these are unknown, too, as for a pipeline; -EBADMSG if files are
- * not of one checkpoint; otherwise as ptfile_open_source.  stage0_free takes what was found, also
- * after a failure.
+ * optimizer shards.  If they cannot be matched, refuses the optimizer, and serves the model's
+ * weights; -ENOTSUP if the weights are unknown, too, as for a pipeline; -EBADMSG if files are not
+ * of one checkpoint; otherwise as ptfile_open_source.  Call stage0_free even after a failure.
  */
 int stage0_find(struct stage0_rank **out, size_t *n, const struct tagdir *d, struct errmsg *err);
 void stage0_free(struct stage0_rank *v, size_t n);
 
-/* Describe the states of a rank's parameters, which are in the table `c`, as shard_load does.
- * Messages name `file`. */
+/* Describe the states of a rank's parameters in the table `c`, as shard_load does.  Messages name
+ * `file`. */
 int stage0_shard(const struct stage0_rank *r, const struct rank_params *c, struct shard *s,
 		 struct partitioning *layout, const char *file, struct errmsg *err);
 
@@ -85,8 +85,8 @@ void stage0_warn(const struct stage0_rank *r, const struct errmsg_sink *to);
 bool stage0_add_run(const struct stage0_rank *r, const struct part_run *run, struct extent_map *out);
 
 /* Convert the object `old` of model states to that of stage 1, without its optimizer; and the
- * optimizer to one data-parallel rank's, without flat tensors: the state of one parameter stands
- * for each.  NULL when the arena is exhausted. */
+ * optimizer to one data-parallel rank's, without flat tensors: the state of one parameter
+ * represents those of all.  NULL when the arena is exhausted. */
 struct value *stage0_model(const struct stage0_rank *r, struct value *old, struct arena *a);
 struct value *stage0_optimizer(const struct stage0_rank *r, struct value *old, struct arena *a);
 

@@ -15,16 +15,17 @@ struct value_seq;
 struct stage0_state {
 	const char *field;
 	const char *key;             /* for messages */
-	const struct stored *tensor; /* NULL: `value` */
+	const struct stored *tensor; /* NULL: use `value` */
 	const struct value *value;
 };
 
-/* The optimizer's states under one number: of a parameter, or of a group whose parameters lie
- * end to end. */
+/* The optimizer's states under one number: for a parameter, or for a group whose parameters are
+ * stored end to end. */
 struct stage0_entry {
 	size_t group;
 	const struct stage0_param *param; /* found by stage0_match */
-	struct stage0_state *states;      /* in order; also the master weight, if there is one */
+	struct stage0_state *states;      /* in order; includes the master weight, if there is
+					   * one */
 	size_t n;
 	const struct stage0_state *like; /* a state of the parameter's shape; NULL: there is none */
 };
@@ -36,55 +37,56 @@ struct stage0_param {
 	const struct stage0_place *pieces; /* of a weight in several files: see stage0_owned */
 };
 
-/* A parameter of a tied module, in the stages of a pipeline so far. */
+/* A parameter of a tied module, in the pipeline stages processed so far. */
 struct stage0_tied {
-	unsigned rank; /* of tensor parallelism */
+	unsigned rank; /* tensor-parallel rank */
 	const struct stage0_param *param;
 };
 
-/* Where a tensor is. */
+/* Return a tensor's place. */
 static inline struct stage0_place stage0_place_of(const struct stored *t)
 {
 	return (struct stage0_place){ t->file, t->dtype, t->storage };
 }
 
-/* Shared by all ranks while they are found, in order. */
+/* Shared by all ranks, which are processed in order. */
 struct stage0 {
 	const struct tagdir *dir;
 	struct arena arena;
 	size_t *next;    /* number of the layer in dir->layer, by tensor-parallel rank */
-	unsigned tensor; /* ranks of tensor parallelism, if there are layers */
-	unsigned tp;     /* the same number as recorded in model states */
+	unsigned tensor; /* tensor-parallel ranks, if there are layers */
+	unsigned tp;     /* tensor-parallel ranks as recorded in model states */
 	unsigned nep;    /* expert-parallel ranks that saved an optimizer */
 	struct stage0_tied *tied;
 	size_t ntied, tied_cap;
 };
 
-/* Shared by stage0*.c: one model-parallel rank in the making. */
+/* A model-parallel rank being built; shared by stage0*.c. */
 struct stage0_builder {
 	struct stage0 *s;
 	struct stage0_rank *o;
 	unsigned mp;
 	const struct ptfile *model; /* its model states */
 	uint32_t model_number;
-	const struct ptfile *pt; /* the file with the optimizer, which is another one if there
-	                          * are experts */
+	const struct ptfile *pt; /* file with the optimizer, which differs from `model` if there are
+				  * experts */
 	uint32_t number;
 	const char *file; /* its path, for messages */
 	struct errmsg *err;
 	struct experts experts; /* of layers of the model */
 	unsigned ep;            /* expert-parallel rank that saved `pt` */
-	bool peer;              /* this is another expert-parallel rank than the first */
-	/* The optimizer's: */
+	bool peer;              /* this is not the first expert-parallel rank */
+	/* The optimizer: */
 	const struct value *torch; /* torch's state_dict */
 	struct stage0_entry *entries;
 	size_t nentries;
 	size_t ndense; /* number of entries of dense parameters, which come first */
 	uint64_t flat; /* elements of all flat groups; 0: parameters are not flattened */
-	/* The model's: */
+	/* The model: */
 	struct stage0_param **params;
-	size_t nparams, params_cap; /* with experts, once entries of dense ones have theirs */
-	uint64_t numel;        /* of all */
+	size_t nparams, params_cap; /* with experts, once the entries of dense parameters have
+				     * theirs */
+	uint64_t numel;        /* elements of all parameters */
 	struct hashtab places; /* parameters by the place of their data */
 	struct module_entries in_module; /* kinds of the module's names */
 	char **ties; /* names of parameters of tied modules */
@@ -98,7 +100,7 @@ struct stage0_builder {
 int stage0_tensor(struct stage0_builder *b, const struct ptfile *pt, uint32_t file,
 		  const struct value *v, const char *key, const struct stored **out);
 
-/* Add a parameter that has nothing yet.  NULL when the arena is exhausted. */
+/* Add a parameter without any data.  NULL when the arena is exhausted. */
 struct stage0_param *stage0_new_param(struct stage0_builder *b);
 
 /* Add the experts of the rank that saved the optimizer, after the dense parameters, in the order
@@ -110,30 +112,30 @@ size_t stage0_count_dense(const struct stage0_builder *b);
 int stage0_find_alias(struct stage0_builder *b, const char *name, const struct stored *t,
 		      const struct stage0_param **of);
 
-/* Find what all other expert-parallel ranks have; and one of them. */
+/* Find the groups of all other expert-parallel ranks; and of one of them. */
 int stage0_find_peers(struct stage0_builder *b);
 int stage0_find_peer(const struct stage0_builder *b, struct stage0_rank *o,
 		     const struct tag_file *optim, unsigned ep);
 
-/* The torch state_dict in the optimizer of model states, and its groups; NULL: none. */
+/* Return the torch state_dict in the optimizer of model states, and its groups; NULL: none. */
 const struct value *stage0_torch(const struct value *root);
 const struct value_seq *stage0_groups(const struct value *root);
 
-/* Find a stage's parameters of these names and shapes, param_shapes, in the files of its
- * layers.  -ENOTSUP for a tied module, -EBADMSG for a layer that is missing. */
+/* Find a stage's parameters with the names and shapes in param_shapes, in the files of its layers.
+ * -ENOTSUP for a tied module, -EBADMSG for a missing layer. */
 int stage0_find_listed(struct stage0_builder *b, const struct value_seq *shapes);
 
-/* Find the model's parameters: those of the module, or of a stage's layers. */
+/* Find the model's parameters, in the module or in a stage's layers. */
 int stage0_find_params(struct stage0_builder *b);
 
-/* Find a rank's groups, or those without states.  As stage0_find. */
+/* Find a rank's groups, including groups without states.  As stage0_find. */
 int stage0_find_groups(struct stage0_builder *b);
 
 /* Find the parameter of each entry; an entry without `like` may get none.  Entries are in the
  * optimizer's order, parameters in the model's.  -ENOTSUP if shapes do not identify them. */
 int stage0_match(struct stage0_builder *b);
 
-/* The same for entries that are flat groups: set `owners`, the group of each parameter. */
+/* As stage0_match, for entries that are flat groups: set `owners`, the group of each parameter. */
 int stage0_match_flat(const struct stage0_builder *b, size_t *owners);
 
 /* Check that rounding the first elements of the masters gives the 16-bit weights. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Experts without ZeRO (runtime/engine.py, _save_moe_checkpoint).  Model states have the dense
- * weights, files of experts the others.  Each expert-parallel rank of the widest layer saves its
+ * weights; experts' files have the others.  Each expert-parallel rank of the widest layer saves its
  * optimizer, expp_rank_P_mp_rank_M_optim_states.pt: the dense parameters' groups, then one or more
  * groups of each ep_size, with the rank's experts by layer and number (moe/utils.py).  A layer's
  * ep_size is recorded for AutoEP only.
@@ -41,8 +41,8 @@ struct finder {
 	struct moe_layer *layers;
 	size_t nlayers;
 	unsigned tries, solutions;
-	struct size_class **choice, **found; /* of each layer */
-	size_t *at;                          /* of each class, during the search */
+	struct size_class **choice, **found; /* for each layer */
+	size_t *at;                          /* for each class, during the search */
 };
 
 /* Compare the elements of two tensors of the model states. */
@@ -212,7 +212,7 @@ static int read_layer(struct finder *f, size_t i)
 	return rc;
 }
 
-/* Can the entries from `at` on be those of a layer in a class?  Sets their number. */
+/* Can the entries of a class, from `at` on, belong to a layer?  Sets their number. */
 static bool fits(const struct finder *f, const struct moe_layer *l, const struct size_class *c,
 		 size_t at, size_t *n)
 {
@@ -292,7 +292,7 @@ static int choose_classes(struct finder *f)
 			  b->s->dir->path, b->s->nep, widest);
 }
 
-/* The number of local expert `k` in the whole model. */
+/* Return the number of local expert `k` in the whole model. */
 static unsigned expert_of(const struct stage0_builder *b, const struct expert_layer *l, unsigned k)
 {
 	const unsigned degree = experts_degree(l);
@@ -352,7 +352,7 @@ static int join(struct stage0_builder *b, struct stage0_param *p, const struct s
 	return 0;
 }
 
-/* Add a parameter, which is one tensor or that of `n` experts. */
+/* Add a parameter, from one tensor or from the tensors of `n` experts. */
 static int add_param(struct stage0_builder *b, const char *name, const struct stored *const *v,
 		     unsigned n)
 {
@@ -364,7 +364,7 @@ static int add_param(struct stage0_builder *b, const char *name, const struct st
 	return n ? join(b, p, v, n) : 0;
 }
 
-/* Add the parameters of a layer, expert by expert but for AutoEP's. */
+/* Add the parameters of a layer: expert by expert, except for AutoEP's. */
 static int add_layer(struct finder *f, size_t i)
 {
 	struct stage0_builder *b = f->b;

@@ -2,7 +2,7 @@
 /*
  * Matches the optimizer's numbers with parameters.  An optimizer numbers its parameters through its
  * groups, each of which has some of the model's parameters in order; neither their names nor the
- * choice is recorded.  Shapes tell: matrices decay and vectors do not, in all usual groups.
+ * choice is recorded.  Shapes decide: in all usual groups, matrices decay and vectors do not.
  */
 #include <errno.h>
 #include <math.h>
@@ -43,7 +43,7 @@ static bool is_whole(const struct stage0_builder *b)
 	return true;
 }
 
-/* The number of elements at the beginning that have the first one's shape. */
+/* Count the leading elements that have the first one's shape. */
 static size_t run_of(const struct shaped *v, size_t n)
 {
 	size_t k = 0;
@@ -127,7 +127,7 @@ int stage0_match_flat(const struct stage0_builder *b, size_t *owners)
 {
 	const struct stage0_entry *e = b->entries;
 	const size_t n = b->nentries;
-	uint64_t sum[2] = { 0 }; /* of vectors, of matrices */
+	uint64_t sum[2] = { 0 }; /* for vectors, for matrices */
 	size_t group[2] = { 0 };
 
 	for (size_t i = 0; i < b->nparams; i++)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Shows a rank without ZeRO as a rank of stage 1: its shard, and what it pickles (see
+ * Shows a rank without ZeRO as a rank of stage 1: its shard, and its pickled objects (see
  * table/rank_params.c and zero/shard.c).
  */
 #include <errno.h>
@@ -48,7 +48,7 @@ int stage0_shard(const struct stage0_rank *r, const struct rank_params *c, struc
 	return rc;
 }
 
-/* Append `numel` elements at a place, from number `first` on. */
+/* Append `numel` elements of a place, starting with number `first`. */
 static bool add_at(const struct stage0_place *p, uint64_t first, uint64_t numel, enum dtype to,
 		   struct extent_map *out)
 {
@@ -71,7 +71,7 @@ static bool add_pieces(const struct stage0_owned *x, const struct part_run *run,
 	return ok;
 }
 
-/* The expert-parallel rank that has the elements of a run. */
+/* Return the expert-parallel rank that has the elements of a run. */
 static const struct stage0_rank *peer_of(const struct stage0_rank *r, const struct part_run *run)
 {
 	const struct expert_layer *l = run->slice->layer;
@@ -116,7 +116,7 @@ static struct value *shapes_value(const struct stage0_rank *r, struct arena *a)
 	return list;
 }
 
-/* Other names of parameters. */
+/* Return the further names of parameters. */
 static struct value *ties_value(const struct stage0_rank *r, struct arena *a)
 {
 	struct value *dict = value_new(a, VALUE_DICT);
@@ -155,15 +155,15 @@ struct value *stage0_model(const struct stage0_rank *r, struct value *old, struc
 	return a->failed ? NULL : root;
 }
 
-/* An integer of fp16's section of DeepSpeed's configuration. */
+/* Return an integer from the fp16 section of DeepSpeed's configuration. */
 static struct value *fp16_option(struct arena *a, const struct value *old, const char *key,
 				 int64_t fallback)
 {
 	return value_find_path(old, KEY_DS_CONFIG, "fp16", key, NULL) ?: value_new_int(a, fallback);
 }
 
-/* The scaler of losses that ZeRO's optimizers have, of what the wrapper of a 16-bit optimizer
- * saves of its own; NULL if it saves none. */
+/* Make the loss scaler of ZeRO's optimizers from the fields that a 16-bit optimizer's wrapper
+ * saves; NULL if it saves none. */
 static struct value *scaler(struct arena *a, const struct value *old, bool dynamic)
 {
 	const struct value *own = value_find(old, "optimizer");
@@ -196,8 +196,8 @@ static struct value *states_value(const struct stage0_group *g, const struct val
 	return out;
 }
 
-/* The record that ZeRO's shards have of AutoEP with tensor parallelism (autoep_universal.py,
- * make_folding_metadata; engine.py, _autoep_param_family), made from model states. */
+/* Make the record of AutoEP with tensor parallelism in ZeRO's shards from model states
+ * (autoep_universal.py, make_folding_metadata; engine.py, _autoep_param_family). */
 static struct value *folding_value(const struct stage0_rank *r, struct value *old, struct arena *a)
 {
 	static const char *const families[][2] = { { ".experts.", "routed_expert" },

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The optimizer of a rank: torch's state_dict, whose groups list numbers, under which it has the
+ * The optimizer of a rank: torch's state_dict, whose groups list numbers, which are the keys of the
  * states.  FP16_UnfusedOptimizer keeps the masters beside it, in lists like the groups;
  * FP16_Optimizer has one master for each group, in which the parameters lie end to end, and a group
  * is a single parameter of torch's.
@@ -154,7 +154,7 @@ static int add_master(struct stage0_builder *b, size_t number, struct value *v)
 	return add_state(b, e, number, MASTER, v);
 }
 
-/* Find the masters of 16-bit parameters, in lists like the groups, or one of each group. */
+/* Find the masters of 16-bit parameters: in lists like the groups, or one per group. */
 static int add_masters(struct stage0_builder *b)
 {
 	const struct value *own = value_find(b->pt->root, "optimizer");
@@ -212,8 +212,8 @@ static int describe_state(struct stage0_builder *b, const struct stage0_state *s
 				     s->key, value_kind_name(s->value));
 }
 
-/* Add the place of a state or of the master weight; in a flat group, of parameter `p` at element
- * `first`. */
+/* Add the place of a state or of the master weight; in a flat group, the place of parameter `p`,
+ * which starts at element `first`. */
 static int add_place(struct stage0_builder *b, const struct stage0_entry *e,
 		     const struct stage0_state *s, const struct stored *weight, uint64_t first,
 		     struct stage0_place *out)
@@ -278,7 +278,7 @@ static int find_places(struct stage0_builder *b, const struct stage0_group *g,
 	return rc ?: n;
 }
 
-/* Add a parameter to the group of its entry, or of a flat one the elements from `first` on.  A
+/* Add a parameter to the group of its entry; for a flat entry, the elements from `first` on.  A
  * parameter without states was never updated, and is read from the model. */
 static int own(struct stage0_builder *b, const struct stage0_entry *e, const struct stage0_param *p,
 	       uint64_t first)
@@ -343,7 +343,7 @@ static int match_experts(struct stage0_builder *b)
 	return rc;
 }
 
-/* Give the parameters the states of their numbers. */
+/* Assign to the parameters the states of their numbers. */
 static int join(struct stage0_builder *b)
 {
 	int rc = (b->peer ? 0 : stage0_match(b)) ?: match_experts(b) ?: describe_groups(b);
@@ -396,7 +396,7 @@ static int make_groups(struct stage0_builder *b)
 /* Find the layers of experts. */
 static int read_experts(struct stage0_builder *b)
 {
-	/* If ZeRO's files were deleted, the names are those in param_shapes. */
+	/* If ZeRO's files were deleted, use the names in param_shapes. */
 	return value_find_items(b->model->root, "param_shapes")
 		       ? 0
 		       : experts_init(&b->experts, &b->o->arena, b->model->root, false, b->file,
@@ -454,7 +454,7 @@ static int add_listed(struct stage0_builder *b, struct stage0_group *g,
 }
 
 /*
- * Make a model without states.  Tensors of `module` that are in no group are served as they are.
+ * Make a model without states.  Tensors of `module` that are in no group are served unchanged.
  * With several model-parallel ranks, parameters of the optimizer are cut, and a pipeline has its
  * parameters in files of layers, so both need param_shapes, which only ZeRO's stages write.
  */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finds the elements of slices in the shards of data-parallel ranks, and loads the maps of
- * these. */
+/* Finds the elements of slices in the shards of data-parallel ranks, and loads these shards'
+ * maps. */
 #include <errno.h>
 #include <limits.h>
 #include <string.h>
@@ -9,8 +9,8 @@
 #include "ckpt/vfile/extent.h"
 #include "ckpt/zero/checkpoint.h"
 
-/* The number, in extents, of the file that has a tensor of a shard: the shard itself, or a file
- * that was on NVMe. */
+/* Return the number, in extents, of the file with a shard's tensor: the shard itself, or a file
+ * from NVMe. */
 static uint32_t file_number(const struct zero_checkpoint *r, unsigned shard,
 			    const struct param_state *st)
 {
@@ -19,7 +19,7 @@ static uint32_t file_number(const struct zero_checkpoint *r, unsigned shard,
 	return st->swapped ? (uint32_t)(d->swapped - d->files) + st->swapped - 1 : shard;
 }
 
-/* The model-parallel rank of a group's rank. */
+/* Return the model-parallel rank of a group's rank. */
 static unsigned lane_of(const struct slice *s, const struct rank_stripe *stripe, unsigned rank)
 {
 	return s->mp - s->mp % stripe->lanes + rank % stripe->lanes;
@@ -31,7 +31,7 @@ static int load_parts(struct zero_checkpoint *r, const struct slice *s, unsigned
 {
 	const struct rank_stripe *stripe = &r->layouts[s->mp].stripe[s->group];
 	const unsigned lanes = stripe->lanes, step = rank_stripe_step(stripe);
-	unsigned again = 1; /* this many parts later the same lane has the next one */
+	unsigned again = 1; /* the same lane has another part this many parts later */
 	int rc = 0;
 
 	while (again * step % lanes)
@@ -81,7 +81,7 @@ static int add_part(const struct zero_checkpoint *r, const struct part_run *run,
 		       : errmsg_nomem(err, s->name);
 }
 
-/* Find the parts of its group that have elements of a run: [*part, *end).  Returns whether each
+/* Find the parts of the group that contain elements of a run: [*part, *end).  Returns whether each
  * part keeps parameters whole, so that the other ranks have replicas. */
 static bool find_parts(const struct zero_checkpoint *r, const struct part_run *run, unsigned *part,
 		       unsigned *end)

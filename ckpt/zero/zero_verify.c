@@ -2,7 +2,7 @@
 /*
  * A save that was interrupted, or that overwrote an older one, leaves files of two steps in one
  * directory.  Names and sizes do not show this, and DeepSpeed writes no mark into a tag.  Only the
- * numbers of steps show it: `global_steps` in model states, and the step of the optimizer in each
+ * step numbers reveal it: `global_steps` in model states, and the step of the optimizer in each
  * shard (compared with rank 0's when a shard is read).
  */
 #include "ckpt/zero/zero_verify.h"
@@ -20,7 +20,7 @@
 #include "ckpt/format/value.h"
 #include "ckpt/zero/checkpoint.h"
 
-/* Check that a rank of AutoEP's has the experts that belong to its position. */
+/* Check that an AutoEP rank has the experts that belong to its position. */
 static int check_ep(const struct zero_checkpoint *r, const char *path, const struct expert_layer *l,
 		    struct errmsg *err)
 {
@@ -74,7 +74,7 @@ int zero_check_facts(const struct checkpoint *c, const char *path, const struct 
 				  "%s: is of global step %" PRId64 ", but %s is of %" PRId64
 				  ": files of different checkpoints",
 				  path, step, first, c->facts.global_steps);
-	/* Versions of a checkpoint without ZeRO are not compared. */
+	/* Without ZeRO, DeepSpeed's versions are not compared. */
 	if (value_is_cstr(version) && *c->facts.ds_version && !c->facts.source &&
 	    strcmp(version->str.p, c->facts.ds_version) != 0)
 		return errmsg_set(err, -EBADMSG,
@@ -85,8 +85,8 @@ int zero_check_facts(const struct checkpoint *c, const char *path, const struct 
 }
 
 /*
- * Files of layers hold the model's weights, which a resumed run loads.  No tree shows
- * them, so nothing else notices that one is missing.
+ * Files of layers hold the model's weights, which a resumed run loads.  No tree shows these files,
+ * so no other check would detect a missing one.
  *
  * Parameters are called <layer>.<name>.  The first rank of each tensor-parallel slice
  * writes layer_<layer>-model_<slice>-model_states.pt, without the slice if the topology
@@ -115,7 +115,7 @@ void zero_find_layers(const struct zero_checkpoint *r, const struct errmsg_sink 
 		}
 }
 
-/* States that cannot come from an optimizer of ZeRO are not damage. */
+/* States that a ZeRO optimizer cannot have are not damage. */
 static int check_states(const struct shard *s, struct errmsg *err)
 {
 	struct errmsg why;
@@ -124,8 +124,8 @@ static int check_states(const struct shard *s, struct errmsg *err)
 	return rc == -EBADMSG ? errmsg_set(err, rc, "%s", why.text) : 0;
 }
 
-/* Check a shard without comparing it with the first shard of its model-parallel
- * rank, which is damaged. */
+/* Check a shard alone, because the first shard of its model-parallel rank, with which it would be
+ * compared, is damaged. */
 static int check_alone(struct zero_checkpoint *r, unsigned i, struct errmsg *err)
 {
 	struct partitioning layout = { .ranks = r->dir.dp_degree, .tp = r->model.tp };
@@ -194,8 +194,8 @@ int zero_verify(struct checkpoint *c, struct errmsg *err)
 					 r, err);
 }
 
-/* Compare the first shard of a model-parallel rank with that of the first rank in its pipeline
- * stage, and that with the first stage's.  Loading has compared the shards of one model-parallel
+/* Compare the first shard of a model-parallel rank with the first rank's in its pipeline stage, and
+ * that one with the first stage's.  Loading has compared the shards within a model-parallel
  * rank. */
 static int check_profile(const struct zero_checkpoint *r, unsigned mp, struct errmsg *err)
 {
@@ -234,8 +234,8 @@ void zero_find_problems(struct checkpoint *c, bool all, const struct errmsg_sink
 		errmsg_put(found, "out of memory");
 		return;
 	}
-	/* Load a rank's shards in parallel.  If that fails, each shard is read again
-	 * for a message of its own. */
+	/* Load a rank's shards in parallel.  If that fails, read each shard again, to get a message
+	 * for each. */
 	for (unsigned mp = 0; mp < r->dir.mp_degree; mp++)
 		zero_load_shards(r, mp, 0, r->dir.dp_degree, 1, NULL);
 	parallel_steps(r->dir.u, "checking files", parallel_far, n, parallel_width(), list_file, &l,
@@ -253,7 +253,7 @@ void zero_find_problems(struct checkpoint *c, bool all, const struct errmsg_sink
 /*
  * DeepSpeed before 0.14 counts one step more, and stage 3's optimizers count a step for each of
  * their sub-groups after some resumes.  ZenFlow's optimizer counts micro-batches; a global step has
- * as many as update_interval sets, or as ZenFlow chooses.
+ * update_interval of these, or a number that ZenFlow chooses.
  */
 static void warn_of_steps(const struct zero_checkpoint *r, const struct errmsg_sink *to)
 {
@@ -265,8 +265,8 @@ static void warn_of_steps(const struct zero_checkpoint *r, const struct errmsg_s
 				 !r->dir.zero3 && !r->model.ranks[0].zenflow, to);
 }
 
-/* Warn of `n` files that are too small, the first of which is `f`; it needs `least` bytes, or
- * with 0, as many as any file of torch.save. */
+/* Warn of `n` files that are too small; the first is `f`.  It needs `least` bytes or, if that is 0,
+ * as many as any torch.save file. */
 static void warn_of_small(const struct tag_file *f, size_t n, uint64_t least,
 			  const struct errmsg_sink *to)
 {
@@ -291,7 +291,7 @@ static uint64_t flat_bytes(const struct param_state *st, uint64_t numel)
 	return st->numel && !st->swapped ? numel * dtype_size(st->dtype) : 0;
 }
 
-/* The least bytes that the tensors of a shard take, judging by the first shard of its
+/* Return the least bytes that the tensors of a shard take, judging by the first shard of its
  * model-parallel rank; 0 if that is not loaded. */
 static uint64_t least_bytes(const struct zero_checkpoint *r, size_t number)
 {
