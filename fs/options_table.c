@@ -27,7 +27,7 @@ struct given {
 
 typedef const char *setter(struct options *o, const struct given *g);
 
-/* Options with the same meaning. */
+/* A row of options that are handled in the same way. */
 struct row {
 	const char *names; /* separated by blanks; '=' after a name: it needs a value */
 	size_t flag; /* offset of a bool that is set, or 0 */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Makes directories, packs, servers and unions look alike.  Everything above finds files by path,
- * so a path is all that it takes to read packed, far or scattered checkpoints.
+ * Makes directories, packs, servers and unions look alike.  All code above finds files by path, so
+ * that packed, remote or scattered checkpoints need only a path.
  */
 #include "ckpt/io/io.h"
 
@@ -92,7 +92,7 @@ static int list_entries(const struct uckpt *u, DIR *dir, const char *path, struc
 		return errmsg_errno(err, path, "cannot list");
 	if (!untold)
 		return 0;
-	/* A far store that does not list types is asked for many of them at once. */
+	/* A remote store that does not list types is asked for many at once. */
 	return parallel_steps(u, "looking at names", parallel_far, out->n - first, 1, find_type,
 			      &(struct untyped){ dirfd(dir), out->v + first }, err);
 }
@@ -136,15 +136,16 @@ char *io_tag_name(const char *name, mode_t type)
 	return NULL;
 }
 
-/* The type of a file, or 0 if it is not there; and its attributes. */
+/* Return the type of a file, or 0 if it does not exist; and its attributes. */
 static mode_t type_of(struct uckpt *u, const char *path, struct attrs *a)
 {
 	return stat_real(u, path, 0, a, NULL) ? 0 : a->st.st_mode & S_IFMT;
 }
 
 /*
- * The pack that a path leads into: its path (PATH_MAX bytes at `pack`), its attributes, and returns
- * the rest of the path.  NULL if there is none.  Searches upwards for the first path that exists.
+ * Find the pack that a path leads into: sets its path (PATH_MAX bytes at `pack`) and its
+ * attributes, and returns the rest of the path; NULL if there is none.  Searches upwards for the
+ * first existing path.
  */
 static const char *split_path(struct uckpt *u, const char *path, char *pack, struct attrs *a)
 {
@@ -305,9 +306,9 @@ static int list_one(struct uckpt *u, const char *path, unsigned flags, struct di
 	return rc == -ENOENT && real == -ENOTDIR ? beneath_fail(u, path, real, err) : rc;
 }
 
-/* What a search has found so far. */
+/* The result of a search so far. */
 struct found {
-	char *where; /* NULL: nothing */
+	char *where; /* NULL: nothing found */
 	struct attrs attrs;
 };
 
@@ -358,7 +359,7 @@ int io_stat(struct uckpt *u, const char *path, unsigned flags, struct attrs *out
 		rc = beneath_is_missing(rc) ? 0 : rc;
 		free(in_root);
 	}
-	if (!rc && !f.where) /* the message of one root would name only that one */
+	if (!rc && !f.where) /* a message about one root would be misleading */
 		rc = beneath_fail(u, path, -ENOENT, err);
 	*out = f.attrs;
 	if (where && !rc)

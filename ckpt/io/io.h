@@ -37,8 +37,8 @@ int io_stat(struct uckpt *u, const char *path, unsigned flags, struct attrs *out
 
 /*
  * List a directory; one of a union has the names that any root has.  `*out` begins with
- * zeros, but for `wanted`, and is empty after an error.  It is sorted as by dirlist_finish,
- * but with `wanted` it is as found.  Errors as io_stat, or what the system said.
+ * zeros, but for `wanted`, and is empty after an error.  It is sorted as by dirlist_finish, but
+ * unsorted with `wanted`.  Errors as io_stat, or the system's error.
  */
 int io_list(struct uckpt *u, const char *path, unsigned flags, struct dirlist *out,
 	    struct errmsg *err);
@@ -57,12 +57,12 @@ int io_open_plain(struct uckpt *u, const char *path, int flags);
  * pack_close.  Errors as io_open and pack_open_source. */
 int io_open_pack(struct uckpt *u, const char *path, struct pack **out, struct errmsg *err);
 
-/* The name of the directory that a pack of this name stands for: the name without PACK_SUFFIX,
- * if it has that.  NULL when memory runs out. */
+/* Return the name of the directory that a pack represents: the pack's name without PACK_SUFFIX.
+ * NULL when memory runs out. */
 char *io_dir_name(const char *name);
 
-/* The name of the tag that an entry of a run stands for: its own, or that of a pack's directory.
- * NULL for any other file; a run may have any number of them. */
+/* Return the name of the tag that an entry of a run represents: its own, or that of a pack's
+ * directory.  NULL for any other file; a run may have any number of them. */
 char *io_tag_name(const char *name, mode_t type);
 
 /* Make a context with the default options and nothing open; NULL when memory runs out. */

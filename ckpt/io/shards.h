@@ -73,8 +73,8 @@ bool shards_reads_ahead(const struct shards *c);
 /* As cache_pin, for a shard that is still the planned one; false if it is not. */
 bool shards_pin(struct shards *c, uint32_t shard, uint64_t off, size_t len, struct cache_pin *out);
 
-/* Do the shards' files answer slowly?  Then reads take prefetched bytes from memory (cache.h).
- * Learned from the reads, so false until some were slow. */
+/* Are the shards' files remote? Then reads take prefetched bytes from memory (cache.h).  Learned
+ * from the reads, so false until some were slow. */
 bool shards_is_far(const struct shards *c);
 
 /* Should a sequential reader prefetch?  Yes if the store is far, or if shards lie in packs, so

@@ -77,7 +77,7 @@ static int sum_tail(const struct entry *e, int fd, uint32_t *sum, struct errmsg 
 	return rc ? -EIO : 0;
 }
 
-/* Sum the tail of a file while nobody writes to it; `*now` becomes its identity. */
+/* Sum the tail of a file while no process writes to it; `*now` becomes its identity. */
 static int sum_settled(const struct entry *e, int fd, uint32_t *sum, struct fileid *now,
 		       struct errmsg *err)
 {
@@ -277,7 +277,7 @@ struct checking {
 	struct shards *c;
 	uint32_t shards[AT_ONCE];
 	size_t n;
-	size_t needed; /* the first so many are required; the others are checked early */
+	size_t needed; /* the first `needed` are required; the others are checked early */
 };
 
 /* Add the following shards whose checks will be due soon.  In a far store several parallel

@@ -16,7 +16,7 @@
 /* Shared by shards.c (open files, reading) and shards_check.c (checks that files are still the
  * planned ones). */
 struct check {
-	uint64_t made; /* 0: never */
+	uint64_t made; /* clock_ns of the last check; 0: never */
 	uint64_t cost;
 };
 

@@ -144,7 +144,7 @@ static bool set_parameters(ZSTD_CCtx *floats, ZSTD_CCtx *bytes)
 	/* Long steps turn off the compression of literals by default.  A library may refuse to
 	 * turn it on, as that option is not in the stable interface: then the search takes
 	 * longer. */
-	if (set(floats, ZSTD_c_literalCompressionMode, 1 /* on */))
+	if (set(floats, ZSTD_c_literalCompressionMode, 1 /* 1: on */))
 		set(floats, ZSTD_c_targetLength, 1024);
 	return set(floats, ZSTD_c_strategy, ZSTD_fast) &&
 	       set(floats, ZSTD_c_windowLog, 17) &&

@@ -120,7 +120,7 @@ static int fetch(struct cache_block *b, bool reader, struct errmsg *err)
 	block_begin(a, b);
 	c->fetching++;
 	a->fetching += !reader;
-	unlock_and_summon(a, 1, reader); /* one thread starts the next */
+	unlock_and_summon(a, 1, reader); /* each thread starts the next one */
 	if (b->data)
 		rc = c->config.fill(c->config.ctx, b->file, b->data, b->len, b->off, err);
 	pthread_mutex_lock(a->lock);
@@ -272,9 +272,9 @@ uint64_t cache_prefetch(struct cache *c, uint32_t file, uint64_t off, uint64_t l
 }
 
 /* Become a user of a block once its bytes are there.  Returns 1 if they cannot be fetched: the
- * reader must then read just its own bytes, which may be readable.  If only this reader wanted
- * the block and the store did not answer, returns the error instead, to avoid a second timeout.
- * Called with the lock held, releases it meanwhile. */
+ * reader must then read just its own bytes, which may be readable.  If only this reader wanted the
+ * block and the store did not answer, returns the error instead, to avoid a second timeout.  The
+ * caller holds the lock, which is released while waiting. */
 static int enter(struct cache_block *b, struct errmsg *err)
 {
 	struct cache_pool *a = b->c->pool;

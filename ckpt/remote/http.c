@@ -52,7 +52,7 @@ struct exchange {
 	struct transport_result result;
 	struct http_answer answer;
 	bool checked;
-	int refused; /* a negative errno: why the answer must not be used */
+	int refused; /* a negative errno: the reason why the answer must not be used */
 	char why[TRANSPORT_TEXT_MAX];
 	char snippet[SNIPPET_MAX];
 	size_t nsnippet;
@@ -82,7 +82,7 @@ static void parse_range(struct http_answer *a, const char *value)
 		       a->first <= a->last && a->last < a->total;
 }
 
-/* The time of an HTTP date in seconds; 0 if it is none. */
+/* Return the time of an HTTP date in seconds; 0 if invalid. */
 static int64_t parse_date(const char *text)
 {
 	struct tm tm = { 0 };
@@ -326,7 +326,7 @@ static int try_once(struct exchange *x, int64_t left_ms)
 	return rc;
 }
 
-/* The text between <Code> and </Code> in an error of S3, or "". */
+/* Return the text between <Code> and </Code> in an error of S3, or "". */
 static const char *error_code(struct exchange *x)
 {
 	char *code, *end;

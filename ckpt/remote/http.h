@@ -55,7 +55,7 @@ int http_get(struct site *s, const char *path, const char *query, int64_t end,
 	     size_t max, char **text, struct errmsg *err);
 
 /*
- * Read bytes [off, off + len) of a file, which `m` says that it has; at most HTTP_READ_MAX.  The
+ * Read bytes [off, off + len), at most HTTP_READ_MAX, which must lie within the size in `m`.  The
  * file must still be the one that `m` describes: this is a condition of the request, and checked in
  * the answer: else -EIO.
  */

@@ -16,7 +16,7 @@
 struct latency {
 	atomic_int score;
 	atomic_uint calls;
-	atomic_bool was_slow; /* some request */
+	atomic_bool was_slow; /* some request was slow */
 };
 
 /* Requests that take longer are slow. */
@@ -47,7 +47,7 @@ void latency_end(struct latency *f, const struct latency_request *q);
 struct request_width {
 	unsigned width; /* requests at once */
 	/* Private: */
-	unsigned settled; /* what `width` was before the attempt under way */
+	unsigned settled; /* `width` before the attempt in progress */
 	double rate;      /* bytes per nanosecond when `width` was `settled` */
 	unsigned trials;
 	uint64_t retry; /* the time of the next attempt */

@@ -29,13 +29,13 @@ int listing_parse_html(struct dirlist *l, char *text, const char *base);
 /*
  * An answer to ListObjectsV2 with a delimiter: keys that begin with `prefix`.  `next`
  * becomes the token for the next page (malloc'ed), or NULL after the last one.
- * -EBADMSG if it is no such answer.
+ * -EBADMSG for any other text.
  */
 int listing_parse_s3(struct dirlist *l, const char *text, const char *prefix,
 		     char **next);
 
-/* Lines with paths of files below a source; those in directory `dir` ("" or
- * "DIR/") are added.  Empty lines and those that begin with # are skipped. */
+/* Parse lines with paths of files below a source, and add those in directory `dir` ("" or "DIR/").
+ * Skips empty lines and lines that begin with #. */
 int listing_parse_manifest(struct dirlist *l, char *text, const char *dir);
 
 #endif

@@ -26,7 +26,7 @@
 /* Smaller reads fetch an aligned window of this size. */
 #define WINDOW (UINT64_C(128) << 10)
 
-/* No device has such a number. */
+/* A device number that no device has. */
 #define DEV UINT64_C(0x75636673666172)
 
 /* The source itself is a directory if it can be listed, or else a file. */
@@ -80,7 +80,7 @@ static int find(struct uckpt *u, const char *path, int64_t end, struct site **si
 	return rc;
 }
 
-/* The inode number stands for the file's generation. */
+/* Return an inode number that identifies the file's generation. */
 static uint64_t generation(const struct http_meta *m)
 {
 	const char *text = *m->etag ? m->etag : m->modified;
@@ -154,7 +154,7 @@ struct remote_file {
 	struct site *site;
 	char *path;
 	struct http_meta meta;
-	struct cache *cache; /* of windows */
+	struct cache *cache; /* cache of windows */
 };
 
 static int read_direct(const struct remote_file *f, void *buf, size_t len,

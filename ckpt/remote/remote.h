@@ -10,9 +10,9 @@
 
 /*
  * Files of servers, by paths that begin with a site's (site.h).  A file's identity is its ETag, or
- * its Last-Modified, with its size; what is read is of that generation, or the read fails with
- * -EIO.  Modes let everyone read, because a server does not know this machine's users.  Attributes
- * and lists are remembered for REMOTE_MEMORY_S seconds.  Thread-safe.
+ * its Last-Modified, with its size; a read returns bytes of that generation, or fails with -EIO.
+ * Modes let everyone read, because a server does not know this machine's users.  Attributes and
+ * lists are remembered for REMOTE_MEMORY_S seconds.  Thread-safe.
  */
 #define REMOTE_MEMORY_S 2
 
@@ -28,14 +28,14 @@ int remote_list(struct uckpt *u, const char *path, struct dirlist *out,
 struct remote_list {
 	char *path;
 	uint64_t made_ns;
-	struct remote_list *next; /* older, of the context's */
-	atomic_uint users; /* the context is one while it remembers the list */
+	struct remote_list *next; /* the context's next older list */
+	atomic_uint users; /* includes the context while it remembers the list */
 	pthread_mutex_t asking; /* held while attributes are requested; protects: */
 	size_t asked;		/* number of files whose attributes were requested */
-	struct dirlist names; /* immutable, but for attributes that are added */
+	struct dirlist names; /* immutable, except that attributes are added */
 };
 
-/* The list of a directory, from memory or from the server: -ENOENT if there is no such
+/* Get the list of a directory, from memory or from the server.  -ENOENT if there is no such
  * directory, -EIO if the server does not send it before `end` (http_deadline).  Release it with
  * remote_list_put(). */
 int remote_list_get(struct site *s, const char *path, int64_t end,

@@ -4,8 +4,9 @@
  * few directories, and most of them do not exist.
  *
  * A server that sends attributes with its lists (S3) needs no other request.  An index page has
- * names only.  A checkpoint is of many files, so the attributes of the files after a requested one
- * are requested with it: more each time, since a run may also have many files that are never read.
+ * names only.  A checkpoint has many files, so the attributes of the files after a requested one
+ * are requested with it.  Their number grows with each request, since many files of a run may never
+ * be read.
  */
 #include <assert.h>
 #include <errno.h>
@@ -24,7 +25,7 @@
 #define MEMORY_NS ((uint64_t)REMOTE_MEMORY_S * 1000000000)
 #define HEADS_WIDTH 64     /* requests for attributes at once */
 #define HEADS_MIN 16	   /* requested with the first file */
-#define IDLE_PAGES_MAX 100 /* in a row, without a new name */
+#define IDLE_PAGES_MAX 100 /* empty pages in a row */
 
 void remote_list_put(struct remote_list *l)
 {

@@ -350,7 +350,7 @@ void sites_done(struct uckpt *u)
 	}
 }
 
-/* A URL that was given again may have another secret: the last one counts. */
+/* If a URL was given twice with different secrets, the last one counts. */
 struct site *site_of(const struct uckpt *u, const char *path)
 {
 	struct site *best = NULL;
@@ -375,7 +375,7 @@ const char *site_key(const struct site *s, const char *path)
 	return path + (*path == '/');
 }
 
-/* The encoded path on the server; malloc'ed. */
+/* Return the encoded path on the server; malloc'ed. */
 static char *server_path(const struct site *s, const char *path, bool slash)
 {
 	struct bytebuf b = { 0 };

@@ -26,7 +26,7 @@ struct uckpt;
  */
 struct site {
 	struct uckpt *u;
-	struct site *next; /* of the context's, the last one added first */
+	struct site *next; /* next of the context's sites, most recently added first */
 	char *path;   /* without a trailing slash */
 	size_t root;  /* length of "scheme://host" or "s3://bucket" in it */
 	char *origin; /* "scheme://host[:port]" to connect to */
@@ -52,7 +52,7 @@ int site_add(struct uckpt *u, const char *url, char **path, struct errmsg *err);
 /* Forget all sites. */
 void sites_done(struct uckpt *u);
 
-/* The site that a path is in, or NULL. */
+/* Return the site that contains a path, or NULL. */
 struct site *site_of(const struct uckpt *u, const char *path);
 
 /*
@@ -64,7 +64,7 @@ int site_request(const struct site *s, const char *path, bool slash,
 		 const char *query, bool head, char **url,
 		 struct sigv4_headers *headers);
 
-/* The part of a path that is the key of an S3 object: what follows the bucket. */
+/* Return the part of a path that is the S3 object's key: the part after the bucket. */
 const char *site_key(const struct site *s, const char *path);
 
 /* Append text percent-encoded; slashes stay if `slashes`. */
@@ -73,8 +73,8 @@ void site_encode(struct bytebuf *b, const char *text, bool slashes);
 /* Decode percent-encoding in place.  False if it has a zero byte. */
 bool site_decode(char *text);
 
-/* Cover possible secrets of a URL with asterisks, in place: in messages, which may quote a
- * mistyped URL, and in the command line, which other users see. */
+/* Replace possible secrets of a URL by asterisks, in place: for messages, which may quote a
+ * mistyped URL, and for the command line, which other users see. */
 void site_hide_secrets(char *text);
 
 #endif

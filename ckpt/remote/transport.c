@@ -45,14 +45,14 @@ int transport_perform(const struct transport_request *r, struct transport_result
 	X(curl_slist_append)  \
 	X(curl_slist_free_all)
 
-/* Some names are macros for calls of themselves. */
+/* Some functions are also macros, which call the functions. */
 #undef curl_easy_setopt
 #undef curl_easy_getinfo
 
 static struct {
 	CURL_CALLS(DYNLIB_MEMBER)
 } api;
-static const char *missing; /* why libcurl could not be loaded; or NULL */
+static const char *missing; /* reason why libcurl could not be loaded; or NULL */
 
 #ifdef TRANSPORT_LINKED
 #define LINKED(function) .function = function,

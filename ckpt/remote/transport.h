@@ -32,15 +32,15 @@ struct transport_request {
 #define TRANSPORT_TEXT_MAX 256
 
 struct transport_result {
-	long status;                   /* HTTP's; 0: none came */
+	long status;                   /* HTTP status; 0: no answer */
 	bool is_slash;                 /* the last URL's path ends in a slash */
 	char text[TRANSPORT_TEXT_MAX]; /* reason of a failure */
 };
 
 /*
- * Returns 0 when the whole answer came, whatever its status.  -ECONNRESET and
- * -ETIMEDOUT may be temporary, -EPROTO is not (a certificate, a redirect that is not
- * followed); -ECANCELED: a callback, or `stop`; -ENOSYS: without libcurl; -ENOMEM.
+ * Return 0 if the whole answer arrived, whatever its status.  -ECONNRESET and -ETIMEDOUT may be
+ * temporary; -EPROTO is permanent (a certificate, a redirect that is not followed); -ECANCELED: a
+ * callback, or `stop`; -ENOSYS: without libcurl; -ENOMEM.
  */
 int transport_perform(const struct transport_request *r,
 		      struct transport_result *result);

@@ -317,7 +317,7 @@ int checkpoint_extents(struct checkpoint *c, const struct param *p, const struct
 		return errmsg_nomem(err, NULL);
 	rc = geometry_init(&g, p, err);
 	if (!rc) {
-		/* The sources of a gather are no gathers. */
+		/* The sources of a gather must not be gathers. */
 		rc = slice_maps(c, p, state, maps, is_single_row(&g) ? gathers : NULL, err)
 			     ?: check_computed(p, &g, state, err);
 		if (!rc && (rc = add_merged(&g, state, &maps, out, gathers)))
@@ -363,7 +363,7 @@ int checkpoint_weights(struct checkpoint *c, const struct param *p, enum dtype t
 			 : checkpoint_module(c, x, to, out, gathers, err);
 }
 
-/* The step that the optimizer has counted, if that is a whole number. */
+/* Get the optimizer's step count, if it is a whole number. */
 static bool optimizer_step(const struct param_states *states, double *step)
 {
 	for (size_t i = 1; states && i < states->n; i++)
@@ -380,7 +380,7 @@ void checkpoint_warn_of_steps(const struct checkpoint *c, const char *model, con
 	const int64_t saved = c->facts.global_steps, named = tags_step(c->tag);
 	double step;
 
-	/* The tag was renamed, or has files of another one. */
+	/* The tag was renamed, or contains files of another tag. */
 	if (saved >= 0 && named >= 0 && saved != named)
 		errmsg_put(to, "%s is of global step %" PRId64 ", not of the"
 			   " step in the tag's name: files of different steps?", model, saved);

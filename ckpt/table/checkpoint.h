@@ -48,8 +48,8 @@ struct param_state {
 	/* Private to ZeRO: the tensor of a rank for all parameters of a group. */
 	uint64_t offset; /* of element 0 in the file, in bytes */
 	uint64_t numel;
-	uint32_t swapped; /* 1 + index in tagdir.swapped if the tensor lies in a file of
-			   * its own, else 0 */
+	uint32_t swapped; /* 1 + index in tagdir.swapped if the tensor is in a separate file, else
+			   * 0 */
 };
 
 /* Is it the master weight? */
@@ -58,24 +58,24 @@ static inline bool param_state_is_master(const struct param_state *st)
 	return strcmp(st->name, "fp32") == 0;
 }
 
-/* Set a state to a Python number; false if the value is none. */
+/* Set a state to a Python number; false if the value is not a number. */
 bool param_state_set_number(struct param_state *st, const struct value *v);
 
-/* The number that a state is for a whole group; false if it is none. */
+/* Get the number that a state has for the whole group; false if it is not a number. */
 bool param_state_number(const struct param_state *st, double *out);
 
 /* Are two states equal, apart from the elements of parameters? */
 bool param_state_equal(const struct param_state *a, const struct param_state *b);
 
-/* Limit of the optimizer's states that a parameter has; Adam has three. */
+/* Limit of a parameter's optimizer states; Adam has three. */
 #define PARAM_STATES_MAX 15
 
 /* The states of a set of parameters: first the master weights, "fp32". */
 struct param_states {
 	struct param_state *v;
 	size_t n;
-	/* Why the optimizer's states cannot be divided among parameters, and the error code;
-	 * NULL: they can.  If refused, only the master weights are listed. */
+	/* Reason why the optimizer's states cannot be divided among parameters, and the error code;
+	 * NULL: they can be divided.  If refused, only the master weights are listed. */
 	const char *refused;
 	int refused_rc;
 };
@@ -95,41 +95,41 @@ struct checkpoint {
 	/* Numbered as in extents: */
 	const struct tag_file *files;
 	size_t nfiles;
-	struct shards *shards; /* the same files, opened on demand */
+	struct shards *shards; /* shards of the files, with the same numbers */
 	size_t witness;        /* a save replaces this file and the first one with all others */
 	int64_t mtime_s;
 	struct permissions readable_by; /* users that may read all files */
 	struct permissions names;       /* users that may read the files with names of parameters */
 	bool mixed;                     /* not all files have the same readers */
 	unsigned read_threads;          /* files to read at once; 0: one per processor */
-	const char *left; /* names files of a former save, which are not listed; or NULL */
+	const char *left; /* names of files from an earlier save, which are not listed; or NULL */
 	struct run_facts facts;
 	struct errmsg_list notes; /* messages about a foreign source that concern all views */
-	/* Files that a re-cut copies unchanged: of a pipeline's layers and of experts. */
+	/* Files that a re-cut copies unchanged: files of a pipeline's layers and of experts. */
 	const struct tag_file *layers, *experts;
 	size_t nlayers, nexperts;
 	/* The parameters of model-parallel rank mp, which is tensor-parallel rank mp % tp of
 	 * stage mp / tp. */
 	const struct rank_table *ranks;
 	unsigned tp, pp, dp;
-	const struct experts *const *moe; /* of each pipeline stage: its layers with experts; or
-	                                   * NULL */
+	const struct experts *const *moe; /* for each pipeline stage: its layers with experts; or
+					   * NULL */
 	const struct merge_rules *rules; /* rules that all rows were matched with; or NULL */
 	const struct param *scaled;      /* a row with scaled pieces, or NULL */
 	/* The rows, sorted by name: */
 	const struct param *params;
 	size_t nparams;
-	size_t nmore; /* rows after these, whose types are no real numbers: only for views of
-	               * weights */
+	size_t nmore; /* number of rows after these, whose types are not real numbers: only for
+		       * views of weights */
 	/* Rows of views of weights, in the order of the state dict; NULL until checkpoint_order.
 	 * A vocabulary that several ranks share is without its padding. */
 	const struct param *const *order;
 	size_t norder;
-	struct errmsg_list left_out; /* tensors that are no rows, and why */
+	struct errmsg_list left_out; /* tensors without a row, and the reasons */
 };
 
-/* What a data-parallel rank has pickled: its part of the module, which without stage 3 only rank
- * 0 has, and its part of the optimizer. */
+/* An object that a data-parallel rank has pickled: its part of the module (without stage 3, only
+ * rank 0 has it), or its part of the optimizer. */
 enum checkpoint_object { OBJECT_MODEL, OBJECT_OPTIMIZER };
 
 /* Stages 1 and 2 restore the parameters of as many groups as both their engine and the list in
@@ -141,7 +141,7 @@ enum checkpoint_object { OBJECT_MODEL, OBJECT_OPTIMIZER };
 /* Consecutive elements of a state of a slice. */
 struct part_run {
 	const struct slice *slice;
-	unsigned ep; /* the expert-parallel rank */
+	unsigned ep; /* expert-parallel rank */
 	const struct param_state *state;
 	uint64_t first, numel;
 	enum dtype to; /* type to convert to */
@@ -155,9 +155,9 @@ struct checkpoint_ops {
 	/* Read the rows, and open `shards` if needed.  `rules` (may be NULL) precede those of
 	 * the checkpoint. */
 	int (*load)(struct checkpoint *c, const struct user_rules *rules, struct errmsg *err);
-	/* Read which states all rows have.  -EBADMSG if files are not of one step.  `states`:
-	 * also check that those of the optimizer can be divided among parameters; -ENOTSUP,
-	 * or -EBADMSG for damage, with the first reason.  Master weights can be read then. */
+	/* Read which states all rows have.  -EBADMSG if the files' steps differ.  `states`: also
+	 * check that the optimizer's states can be divided among parameters; -ENOTSUP, or -EBADMSG
+	 * for damage, with the first reason.  Master weights can be read then. */
 	int (*check)(struct checkpoint *c, bool states, struct errmsg *err);
 	/* Find the states of a row; NULL if the optimizer does not own it.  c->ranks then has
 	 * the states of all groups of its first slice's rank. */
@@ -169,39 +169,40 @@ struct checkpoint_ops {
 	 * -EBADMSG if they cannot be computed. */
 	int (*extents)(struct checkpoint *c, const struct param *p, const struct param_state *state,
 		       struct extent_map *out, struct gathers *gathers, struct errmsg *err);
-	/* Append the elements of runs, from all data-parallel ranks that have some; or, if `out`
-	 * is NULL, only load what tells their places.  The runs are of slices of one group of
-	 * one model-parallel and one expert-parallel rank, which have the states.  They may
-	 * become gathers, unless `gathers` is NULL. */
+	/* Append the elements of runs, from all data-parallel ranks that have some; or, if `out` is
+	 * NULL, only load the maps that locate them.  The runs are of slices of one group of one
+	 * model-parallel and one expert-parallel rank, which have the states.  They may become
+	 * gathers, unless `gathers` is NULL. */
 	int (*parts)(struct checkpoint *c, const struct part_run *v, size_t n,
 		     struct extent_map *out, struct gathers *gathers, struct errmsg *err);
 	/* Return the file that has a rank's object, or NULL.  The function is NULL if no file
 	 * has any. */
 	const struct tag_file *(*file)(const struct checkpoint *c, enum checkpoint_object what,
 				       unsigned mp, unsigned rank);
-	/* Return the object, which lives as long as the layout, whose old file has its tensors.
-	 * Where no file has it, it is what one data-parallel rank of stage 1 would have saved,
-	 * without the elements of rows: states have any value, flat groups,
-	 * param_slice_mappings, module, param_shapes, buffer_names and shared_params may be
-	 * missing; `order` is known then.  NULL with the layout's error. */
+	/* Return the object, which lives as long as the layout, whose old file has its tensors.  If
+	 * no file has it, make the object that one data-parallel rank of stage 1 would have saved,
+	 * without the elements of rows: states have any value, flat groups, param_slice_mappings,
+	 * module, param_shapes, buffer_names and shared_params may be missing; `order` is known
+	 * then.  NULL with the layout's error. */
 	struct value *(*object)(struct checkpoint *c, enum checkpoint_object what, unsigned mp,
 				unsigned rank, struct file_layout *d);
-	/* Prefetch what will be needed of the first `n` files.  NULL: nothing is prefetched. */
+	/* Prefetch data that readers of the first `n` files will need.  NULL: nothing is
+	 * prefetched. */
 	void (*warm)(struct checkpoint *c, size_t n);
-	/* Fill in `order` and `left_out`.  NULL: `load` does. */
+	/* Fill in `order` and `left_out`.  NULL: `load` fills them in. */
 	int (*order)(struct checkpoint *c, struct errmsg *err);
 	/* Would the same files of a directory be chosen again?  NULL: yes. */
 	bool (*is_chosen)(const struct checkpoint *c);
 	/* Warn of unusual facts, without opening another file. */
 	void (*warn)(const struct checkpoint *c, const struct errmsg_sink *to);
-	/* Check that all files belong together.  NULL: loading checks it. */
+	/* Check that all files belong together.  NULL: loading checks this. */
 	int (*verify)(struct checkpoint *c, struct errmsg *err);
 	/* Report each problem that `verify` would find, perhaps twice, on the caller's thread.
 	 * Unless `all` is set, the caller opens model states and layers itself.  NULL: there are
 	 * none. */
 	void (*problems)(struct checkpoint *c, bool all, const struct errmsg_sink *found);
-	/* Check that the model states at `path`, whose object is `root`, record the same facts
-	 * of the run as the first ones.  NULL: they do. */
+	/* Check that the model states at `path`, whose object is `root`, record the same facts of
+	 * the run as the first model states.  NULL: they always do. */
 	int (*check_facts)(const struct checkpoint *c, const char *path, const struct value *root,
 			   struct errmsg *err);
 	/* Free everything that the functions above have made, also after a failure. */
@@ -233,17 +234,17 @@ int checkpoint_check_rows(const struct checkpoint *c, bool ordered, struct errms
 /* The type of a row's weights if floating-point numbers are converted to type `to`. */
 enum dtype checkpoint_dtype(const struct param *p, enum dtype to);
 
-/* The row of that name, or NULL. */
+/* Return the row with that name, or NULL. */
 const struct param *checkpoint_find(const struct checkpoint *c, const char *name);
 
-/* The file of a rank's object, or NULL. */
+/* Return the file with a rank's object, or NULL. */
 static inline const struct tag_file *
 checkpoint_file(const struct checkpoint *c, enum checkpoint_object what, unsigned mp, unsigned rank)
 {
 	return c->ops->file ? c->ops->file(c, what, mp, rank) : NULL;
 }
 
-/* The path of the file of a rank's object or, if no file has it, of the checkpoint. */
+/* Return the path of the file with a rank's object or, if there is none, of the checkpoint. */
 const char *checkpoint_path(const struct checkpoint *c, enum checkpoint_object what, unsigned mp,
 			    unsigned rank);
 
@@ -261,7 +262,7 @@ int checkpoint_extents(struct checkpoint *c, const struct param *p, const struct
 int checkpoint_check_param(const struct param *p, const struct param_state *state,
 			   struct errmsg *err);
 
-/* Are universal files bare 1-D tensors, as those of stage 3 without tensor parallelism? */
+/* Are universal files flat 1-D tensors, as in stage 3 without tensor parallelism? */
 static inline bool checkpoint_is_flat(const struct checkpoint *c)
 {
 	return c->facts.zero3 && c->tp == 1;

@@ -218,7 +218,7 @@ enum stage0_kind stage0_look(struct uckpt *u, const char *dir, struct errmsg *er
 	return kind;
 }
 
-/* Is it the optimizer's directory of a pair, which has no weights? */
+/* Is it the optimizer's directory of a pair, which contains no weights? */
 static bool is_half(struct uckpt *u, const char *path)
 {
 	const char *base = roots_base(u, path), *const *pair = NULL;
@@ -255,7 +255,7 @@ bool detect_has_views(struct uckpt *u, const char *path)
 	       (kind == DIR_STAGE0 && stage0_look(u, path, NULL));
 }
 
-/* The kind of a file, or NULL; earlier entries of `kinds` are more specific. */
+/* Return the kind of a file, or NULL; earlier entries of `kinds` are more specific. */
 static const struct kind *find_kind(const char *name)
 {
 	for (size_t k = 0; k < COUNT(kinds); k++)
@@ -273,7 +273,7 @@ static int refuse_file(struct uckpt *u, const char *path, struct errmsg *err)
 			  k ? k->text : "not a directory, and not a pack");
 }
 
-/* Refuse a directory, by the file in it that is most specific; 0 if no file is known. */
+/* Refuse a directory by its most specific file; 0 if no file is known. */
 static int refuse_dir(struct uckpt *u, const char *path,
 		      const struct dirlist *dir, struct errmsg *err)
 {
@@ -294,8 +294,8 @@ static int refuse_dir(struct uckpt *u, const char *path,
 	return rc;
 }
 
-/* Refuse an entry of a run that would be a tag: a pack that cannot be read, or a directory
- * with model states.  0 for any other. */
+/* Refuse an entry of a run that should be a tag: an unreadable pack, or a directory with model
+ * states. 0 for any other entry. */
 static int refuse_entry(struct uckpt *u, const char *path,
 			const struct dirlist_entry *e, struct errmsg *err)
 {

@@ -9,7 +9,7 @@ struct errmsg;
 struct uckpt;
 struct value;
 
-/* The kind of a directory by the names in it; a later kind takes precedence. */
+/* The kind of a directory, from the names in it; a later kind takes precedence. */
 enum dir_kind {
 	DIR_OTHER,
 	DIR_WEIGHTS, /* of Hugging Face */
@@ -28,15 +28,15 @@ enum dir_kind detect(struct uckpt *u, const char *path, struct dirlist *names);
 #define STAGE0_FIRST "mp_rank_00_model_states.pt"
 
 /*
- * What a directory of DIR_STAGE0 has, judging by its first model states; STAGE0_NONE for any other
- * directory.  Only that file is opened, as a run may have many tags.  STAGE0_WEIGHTS: weights are
- * served without the optimizer, which cannot be read, or whose files were deleted.  STAGE0_NONE,
- * with the message, if they cannot be read.
+ * The contents of a DIR_STAGE0 directory, from its first model states; STAGE0_NONE for any other
+ * directory.  Opens only that file, since a run may have many tags.  STAGE0_WEIGHTS: weights are
+ * served without the optimizer, which cannot be read or whose files were deleted.  STAGE0_NONE,
+ * with a message, if the weights cannot be read.
  */
 enum stage0_kind { STAGE0_NONE, STAGE0_WEIGHTS, STAGE0_OPTIMIZER };
 enum stage0_kind stage0_look(struct uckpt *u, const char *dir, struct errmsg *err);
 
-/* Is an optimizer read from the object of model states?  -ENOTSUP if not, in a message that
+/* Can an optimizer be read from the object of model states? -ENOTSUP if not, in a message that
  * begins with `file`. */
 int stage0_check_optimizer(const struct value *root, const char *file, struct errmsg *err);
 
@@ -44,16 +44,16 @@ int stage0_check_optimizer(const struct value *root, const char *file, struct er
  * missing. */
 bool detect_has_views(struct uckpt *u, const char *path);
 
-/* The names of a directory's two distributed checkpoints, of names_dcp_pairs, or NULL.  `names`
- * is the directory's list, or NULL. */
+/* Return the names of a directory's two distributed checkpoints, from names_dcp_pairs, or NULL.
+ * `names` is the directory's list, or NULL. */
 const char *const *detect_dcp_pair(struct uckpt *u, const char *path, const struct dirlist *names);
 
 /* Is the directory a universal checkpoint, which needs no view? */
 bool detect_is_universal(struct uckpt *u, const char *path);
 
 /*
- * Explain what `path` is, which is no ZeRO checkpoint, and how to use it.  Returns -ENOTSUP if the
- * format is known, -ENOENT if there is no checkpoint, or the system's error.
+ * Explain the format of `path`, which is not a ZeRO checkpoint, and how to use it.  Returns
+ * -ENOTSUP if the format is known, -ENOENT if there is no checkpoint, or the system's error.
  */
 int detect_explain(struct uckpt *u, const char *path, struct errmsg *err);
 

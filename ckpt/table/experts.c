@@ -40,7 +40,7 @@ const char *const experts_fused[EXPERTS_FUSED] = { ".w1", ".w2", ".w3" };
 
 struct expert_place experts_place(const struct expert_layer *l, unsigned expert)
 {
-	/* Of a layer that is not trained it does not show how many a rank has. */
+	/* For an untrained layer the number of experts per rank is unknown. */
 	const unsigned local = l->local ?: l->n;
 
 	return l->places ? l->places[expert]
@@ -77,7 +77,7 @@ struct reader {
 #define AUTOEP_FAIL(r, rc, fmt, ...) \
 	ERRMSG_FILE(r, rc, "ds_autoep_layers[%zu]: " fmt, (r)->i, ##__VA_ARGS__)
 
-/* A number from `least` to `most`. */
+/* Read a number from `least` to `most`. */
 static int read_number(const struct reader *r, const struct value *entry, const char *key,
 		       unsigned least, unsigned most, unsigned *out)
 {
@@ -179,8 +179,8 @@ static bool get_offset(const struct value *piece, const char *key, const struct 
 	return true;
 }
 
-/* Does the piece {shape, source: [offset, strides], dest: [offset, strides]} place whole
- * experts, as they are, where the layer has them? */
+/* Does the piece {shape, source: [offset, strides], dest: [offset, strides]} place whole experts,
+ * unchanged, where the layer has them? */
 static bool piece_agrees(const struct expert_layer *l, unsigned rank, const struct value *piece,
 			 bool *seen)
 {

@@ -28,9 +28,8 @@ struct expert_layer {
 	const char *prefix;
 	bool fused;
 	unsigned n;     /* experts on all ranks */
-	unsigned local; /* on each rank; native: 0 until the parameters are
-			 * known */
-	const struct expert_place *places; /* fused: of each expert; NULL: see experts_place */
+	unsigned local; /* number on each rank; native: 0 until the parameters are known */
+	const struct expert_place *places; /* fused: for each expert; NULL: see experts_place */
 	int64_t ep; /* fused: the expert-parallel rank of the file; -1 if not
 		     * recorded */
 	unsigned lanes; /* number of tensor-parallel ranks that whole experts are spread over; 1:
@@ -63,16 +62,16 @@ int experts_init(struct experts *x, struct arena *a, const struct value *root,
 /* Do two ranks agree on the experts, apart from the ranks' own numbers? */
 bool experts_equal(const struct experts *a, const struct experts *b);
 
-/* How many ranks share the layer's experts. */
+/* Return how many ranks share the layer's experts. */
 unsigned experts_degree(const struct expert_layer *l);
 
-/* The place of an expert: without a placement they are numbered rank after rank. */
+/* Return the place of an expert.  Without a placement, experts are numbered rank after rank. */
 struct expert_place experts_place(const struct expert_layer *l, unsigned expert);
 
-/* The number in the whole of the expert at a place. */
+/* Return the number, in the whole model, of the expert at a place. */
 unsigned experts_number(const struct expert_layer *l, unsigned rank, unsigned index);
 
-/* The rests of the names of a fused layer's parameters. */
+/* The suffixes of the names of a fused layer's parameters. */
 #define EXPERTS_FUSED 3
 extern const char *const experts_fused[EXPERTS_FUSED];
 
@@ -84,11 +83,11 @@ bool experts_is_native(const char *name);
 bool experts_parse(const struct expert_layer *l, const char *name,
 		   unsigned *expert, const char **rest);
 
-/* The name of a parameter of expert `expert` in the whole model, as in the
- * expert's file. `out` has EXPERT_NAME_MAX bytes. */
+/* Format the name of a parameter of expert `expert` in the whole model, as in the expert's file.
+ * `out` has EXPERT_NAME_MAX bytes. */
 void experts_key(const struct expert_layer *l, unsigned expert, const char *rest, char *out);
 
-/* The length of the prefix in a key of a native expert's file; 0 if it is not a key of
+/* Return the length of the prefix in a key of a native expert's file; 0 if it is not a key of
  * expert `expert`. */
 size_t experts_prefix_len(const char *key, unsigned expert);
 

@@ -15,13 +15,13 @@ struct ptfile;
 
 /* A frozen parameter, whole. */
 struct frozen_param {
-	const char *name; /* first: array_by_text */
+	const char *name; /* must be first: array_by_text */
 	size_t index;     /* number among the file's frozen parameters */
 	unsigned ndim;
 	const uint64_t *shape;
 	uint64_t numel;
 	enum dtype dtype;
-	const char *odd; /* why it cannot be read, because it is no plain tensor; or NULL */
+	const char *odd; /* reason why it cannot be read: it is not a plain tensor; or NULL */
 };
 
 /*
@@ -34,7 +34,7 @@ struct frozen {
 	unsigned mp;
 	struct arena arena;
 	struct frozen_param *v;             /* sorted by name */
-	const struct frozen_param **listed; /* the same, in the file's order */
+	const struct frozen_param **listed; /* the same parameters, in the file's order */
 	size_t n;
 	uint64_t **at; /* of each rank, once needed: the offsets of the slots in its file, by
 	                * number of the parameter */
@@ -46,7 +46,7 @@ int frozen_init(struct frozen *f, const struct checkpoint *c, unsigned mp, unsig
 		const struct ptfile *pt, struct errmsg *err);
 void frozen_done(struct frozen *f);
 
-/* Return the parameter of that name, or NULL. */
+/* Return the parameter with that name, or NULL. */
 const struct frozen_param *frozen_find(const struct frozen *f, const char *name);
 
 /* Append elements [first, first + n), from the slots of all ranks that have some. -EBADMSG if a

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How slices make the whole: DeepSpeed 0.19.8, checkpoint/ds_to_universal.py
- * merge_tp_slices, as offsets instead of copies.
+ * How slices form the whole: DeepSpeed 0.19.8, checkpoint/ds_to_universal.py merge_tp_slices, as
+ * offsets instead of copies.
  *
  *   concatenation along d	row = everything from dimension d on:
  *				| slice 0 | slice 1 | ... |
@@ -64,7 +64,7 @@ int geometry_set_shape(const struct geometry_job *j, const uint64_t *shape, size
 	return 0;
 }
 
-/* The whole is one slice: the first of slices that must be of one shape. */
+/* The whole is one slice: the first of several slices, which must have the same shape. */
 static int take_first(const struct geometry_job *j)
 {
 	const struct slice *first = j->p->first;
@@ -79,7 +79,7 @@ static int take_first(const struct geometry_job *j)
 		       ?: geometry_add(g, (struct geometry_segment){ .len = g->row_len });
 }
 
-/* The shape of the slices concatenated along `dim`. */
+/* Compute the shape of the slices concatenated along `dim`. */
 static int joined_shape(const struct geometry_job *j, unsigned dim)
 {
 	const struct slice *first = j->p->first;
@@ -154,7 +154,7 @@ static int concatenate(const struct geometry_job *j)
 	for (size_t t = 0; t < n; t++) {
 		const struct slice *s = j->p->slices[t];
 		uint64_t left = s ? s->shape[dim] : 0;
-		/* As torch.chunk: the last part is smaller if the division leaves a rest. */
+		/* As torch.chunk: the last part is smaller if the division has a remainder. */
 		const uint64_t chunk = (left + parts - 1) / parts;
 
 		for (unsigned i = 0; i < parts; i++) {
@@ -169,8 +169,7 @@ static int concatenate(const struct geometry_job *j)
 	return rc;
 }
 
-/* An entry of a sub-parameter shape: a number, or a tuple of the widths of
- * the parts. */
+/* Sum an entry of a sub-parameter shape: a number, or a tuple of the widths of the parts. */
 static bool entry_sum(const struct value *v, int64_t *sum)
 {
 	const struct value_seq *parts = value_items(v);
@@ -187,8 +186,7 @@ static bool entry_sum(const struct value *v, int64_t *sum)
 	return true;
 }
 
-/* The shape in which the parameter is viewed; one -1 stands for the remaining
- * elements. */
+/* Read the shape in which the parameter is viewed; one -1 represents the remaining elements. */
 static int logical_shape(const struct geometry_job *j, const struct value_seq *spec, uint64_t dim,
 			 uint64_t dim_size, uint64_t numel)
 {
@@ -221,8 +219,8 @@ bad:
 			    (unsigned long long)numel);
 }
 
-/* The widths of the parts: recorded as a tuple or, in the oldest files, as a
- * number of equal parts. */
+/* Read the widths of the parts: recorded as a tuple or, in the oldest files, as a number of equal
+ * parts. */
 static bool part_sizes(const struct value *spec, uint64_t whole, uint64_t *out, size_t *parts)
 {
 	const struct value_seq *tuple = value_items(spec);
@@ -241,7 +239,7 @@ static bool part_sizes(const struct value *spec, uint64_t whole, uint64_t *out, 
 	return true;
 }
 
-/* Each rank's share of each part: as recorded, or equal. */
+/* Set each rank's share of each part: as recorded, or equal. */
 static bool part_widths(const struct merge *m, const uint64_t *sizes, size_t parts, size_t n,
 			uint64_t *out)
 {
@@ -268,7 +266,7 @@ static bool part_widths(const struct merge *m, const uint64_t *sizes, size_t par
 	return true;
 }
 
-/* The sum of the slices' extents along dimension `dim`, in their own shape. */
+/* Return the sum of the slices' extents along dimension `dim`, in their own shapes. */
 static uint64_t joined_extent(const struct geometry_job *j, uint64_t dim)
 {
 	uint64_t sum = 0;
@@ -326,7 +324,7 @@ bad:
 			    n);
 }
 
-/* The number of experts from `e` on that are adjacent on one rank as well. */
+/* Count the experts from `e` on that are also adjacent on one rank. */
 static unsigned run_length(const struct expert_layer *l, unsigned e)
 {
 	const struct expert_place first = experts_place(l, e);

@@ -25,7 +25,7 @@
 #define SCALES_MAX 256u
 
 struct piece {
-	uint32_t source; /* rank */
+	uint32_t source; /* rank of the slice */
 	unsigned ndim;
 	uint64_t shape[TENSOR_DIMS_MAX];
 	uint64_t so, ss[TENSOR_DIMS_MAX];
@@ -52,7 +52,7 @@ static bool get_counts(const struct value *v, uint64_t *out, size_t *n)
 	return true;
 }
 
-/* [offset, strides] */
+/* Read [offset, strides]. */
 static bool get_place(const struct value *v, uint64_t *offset, uint64_t *strides, size_t ndim)
 {
 	const struct value_seq *s = value_items(v);
@@ -77,7 +77,7 @@ static bool box_fits(const struct piece *p, uint64_t at, const uint64_t *strides
 	return last < size;
 }
 
-/* The number of ranks that hold the box; 0 if not recorded. */
+/* Return the number of ranks that hold the box; 0 if not recorded. */
 static size_t count_holders(const struct value *v)
 {
 	const struct value_seq *s = value_find_items(v, "locations");
@@ -98,7 +98,7 @@ static bool is_holder(const struct value *v, uint32_t r, size_t holder)
 		rank == (int64_t)r);
 }
 
-/* The index of a scale in geometry.scales. -E2BIG if there are too many. */
+/* Return the index of a scale in geometry.scales.  -E2BIG if there are too many. */
 static int find_scale(struct geometry *g, double scale, uint32_t *out)
 {
 	size_t i = 0;
@@ -122,7 +122,7 @@ static int find_scale(struct geometry *g, double scale, uint32_t *out)
 	return 0;
 }
 
-/* The scale of a piece, which is not recorded if it is 1. */
+/* Get the scale of a piece; a scale of 1 is not recorded. */
 static int get_scale(const struct geometry_job *j, const struct value *v, uint32_t *out)
 {
 	const struct value *scale = value_find(v, "scale");

@@ -14,7 +14,7 @@ struct geometry_job {
 	struct errmsg *err;
 };
 
-/* The elements of a rank's slice; 0 if it has none. */
+/* Return the number of elements of a rank's slice; 0 if it has none. */
 static inline uint64_t geometry_numel(const struct geometry_job *j, size_t rank)
 {
 	return j->p->slices[rank] ? j->p->slices[rank]->numel : 0;
@@ -33,7 +33,7 @@ int geometry_set_shape(const struct geometry_job *j, const uint64_t *shape, size
 /* Do the segments fill a row in order, without gap or overlap? */
 bool geometry_is_covered(const struct geometry *g);
 
-/* The rule of an affine map. */
+/* Apply the rule of an affine map. */
 int geometry_affine(const struct geometry_job *j);
 
 #endif

@@ -47,7 +47,7 @@ struct hfdir_header {
 	struct arena arena;
 	struct stored *v;
 	size_t n;
-	struct errmsg_list left_out; /* tensors that were left out, and why */
+	struct errmsg_list left_out; /* tensors that were left out, and the reasons */
 };
 
 /* Limit of the memory for descriptions of a pickle's tensors.  Several names may
@@ -118,7 +118,7 @@ bool hfdir_is_found_by(struct uckpt *u, const char *path, const char *name)
 	return l && (l->is_index || strcmp(l->name, name) == 0);
 }
 
-/* Note a tensor that is left out. */
+/* Record a tensor that is left out. */
 static int leave_out(struct hfdir_header *h, const char *file, const char *name,
 		     const char *why, struct errmsg *err)
 {
@@ -180,7 +180,7 @@ static int read_torch(struct hfdir_header *h, struct source *src, struct errmsg 
 	struct ptfile pt;
 	int rc = ptfile_open_source(&pt, src, err);
 
-	*src = (struct source){ .fd = -1 }; /* ptfile_open_source took it */
+	*src = (struct source){ .fd = -1 }; /* ptfile_open_source now owns it */
 	if (rc)
 		return rc;
 	h->arena.limit = DESCRIPTIONS_MAX((size_t)pt.src.size);

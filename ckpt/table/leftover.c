@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A tag that is saved again by fewer ranks, at another ZeRO stage, or in another type keeps those
- * files of the former save that the newer one does not overwrite.
+ * A tag that is saved again by fewer ranks, at another ZeRO stage, or in another type keeps the
+ * files of the earlier save that the newer one does not overwrite.
  *
  *   zero_pp_rank_D_mp_rank_M_optim_states.pt	of ranks that no longer exist
  *   bf16_zero_pp_rank_...	beside the same without bf16_, or the other way round
@@ -47,8 +47,8 @@ static bool is_bf16(const struct value *config)
 	       value_is_true(value_find_path(config, "bfloat16", "enabled", NULL));
 }
 
-/* The number of ranks that an optimizer shard records: one number, or a list with one for each
- * group, where groups of experts may differ. */
+/* Return the number of ranks that an optimizer shard records: one number, or a list with one per
+ * group, in which groups of experts may differ. */
 static int64_t partition_count(const struct value *dict)
 {
 	const struct value *const v = value_find(dict, KEY_PARTITION_COUNT);
@@ -81,7 +81,7 @@ static bool read_shard(struct save *s)
 	return s->dp > 0 && s->dp <= NAMES_RANK_MAX;
 }
 
-/* Are the model states of the save that wrote the shard? */
+/* Do the model states belong to the save that wrote the shard? */
 static bool read_model(struct save *s)
 {
 	int64_t dp = -1, stage = s->stage;
@@ -120,7 +120,7 @@ static bool read_save(const struct tagdir *d, size_t i, struct save *s)
 	return s->model && read_model(s);
 }
 
-/* -1, 0 or 1, in order of age: newer saves are greater. */
+/* Compare two saves by age: -1, 0 or 1; newer saves are greater. */
 static int compare(const struct save *a, const struct save *b)
 {
 	return ORDER(a->prefixed_right, b->prefixed_right) ?:
@@ -178,7 +178,7 @@ static bool wrote(const struct save *s, const struct tag_file *f)
 	}
 }
 
-/* Is it the first file beyond the save's ranks, and yet records the same save?  Then the
+/* Is it the first file beyond the save's ranks, although it records the same save? Then the
  * recorded numbers of ranks are wrong. */
 static bool contradicts(const struct save *s, const struct tag_file *f)
 {
@@ -230,7 +230,7 @@ bool leftover_drop(struct tagdir *d)
 
 	if (!left)
 		return false;
-	/* These two are in the list that changes. */
+	/* Copy these two: they are in the list that changes. */
 	optim = *s.optim;
 	model = *s.model;
 	s.optim = &optim;

@@ -9,7 +9,7 @@ struct tagdir;
 /*
  * Drop the files that the newest save did not write from the list of a directory, and name them in
  * d->left.  Opens the first optimizer shards and model states.  Returns false, without a change, if
- * these do not tell which save is the newest, or that save wrote all files.
+ * these do not show which save is the newest, or if that save wrote all files.
  */
 bool leftover_drop(struct tagdir *d);
 

@@ -55,7 +55,7 @@ enum list {
 static const struct {
 	const char *key;
 	enum merge_rule rule;
-	bool users_alone; /* only users give it; the checkpoint's is ignored */
+	bool users_alone; /* only users may give it; the checkpoint's is ignored */
 } lists[] = {
 	[LIST_REPLICATED] = { .key = "tp_replicated_parameter_patterns", .rule = MERGE_REPLICATED },
 	[LIST_AVERAGE] = { .key = "parameter_to_average_patterns", .rule = MERGE_AVERAGE },
@@ -79,9 +79,9 @@ struct pattern {
 	unsigned level;
 	char *text;
 	pcre2_code *code;
-	const struct value *spec; /* of sub-parameters and affine maps */
+	const struct value *spec; /* for sub-parameters and affine maps */
 	bool used;
-	bool presumed; /* it is no error if nothing matches */
+	bool presumed; /* not matching any parameter is no error */
 };
 
 struct merge_rules {
@@ -90,7 +90,7 @@ struct merge_rules {
 	struct arena arena; /* owns the memory that specs point to */
 	/* The checkpoint's info is level 0; the user's are above. NULL: none. */
 	const struct value *info[LEVELS_MAX];
-	unsigned level;     /* the highest */
+	unsigned level;     /* highest level in use */
 	bool has_default;
 	int64_t vocab_rows; /* original_vocab_size, or -1 */
 	pcre2_match_data *match;
@@ -188,7 +188,7 @@ static int add_structured(const struct reader *x)
 	return rc;
 }
 
-/* Refuse rules that the checkpoint's author or version rules out. */
+/* Refuse rules that the checkpoint's author or version excludes. */
 static int check_info(const struct reader *x)
 {
 	const struct value *info = x->r->info[0];
@@ -340,7 +340,7 @@ static int match_list(struct merge_rules *r, unsigned level, enum list list, con
 	return first != NULL;
 }
 
-/* The same in the highest level that has a match. */
+/* As match_list, in the highest level that has a match. */
 static int match_levels(struct merge_rules *r, enum list list, const char *name, struct errmsg *err)
 {
 	int hit = 0;
@@ -365,8 +365,8 @@ static int match_vocab(struct merge_rules *r, const char *name, struct merge *m,
 	return 0;
 }
 
-/* Lists that take no effect because of others count as used where they match.  A contradiction
- * in them has no effect. */
+/* Mark lists without effect as used where they match: other lists take precedence, and
+ * contradictions in them do not matter. */
 static void mark_superseded(struct merge_rules *r, unsigned level, const char *name)
 {
 	for (int l = 0; l <= LIST_AFFINE; l++)
@@ -394,8 +394,8 @@ static int set_sub_params(const struct merge_rules *r, const char *name, const s
 			  name, p->text);
 }
 
-/* The rule of the first list of a level, in the converter's order, that matches
- * the name: 1, 0 if none does, or an error. */
+/* Apply the first list of a level, in the converter's order, that matches the name.  Returns 1, 0
+ * if none does, or an error. */
 static int match_level(struct merge_rules *r, unsigned level, const char *name, struct merge *m,
 		       struct errmsg *err)
 {

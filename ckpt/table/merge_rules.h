@@ -17,7 +17,7 @@ enum merge_rule {
 	MERGE_REPLICATED,     /* equal on all ranks; the first is read */
 	MERGE_AVERAGE,	      /* their mean */
 	MERGE_TWO_SUB_PARAMS, /* all first halves, then all second halves */
-	MERGE_THREE_SUB_PARAMS, /* the same in thirds */
+	MERGE_THREE_SUB_PARAMS, /* all first thirds, then all second and all third ones */
 	MERGE_SUB_PARAMS,     /* several parameters in one, each cut
 			       * separately */
 	MERGE_AFFINE,	      /* pieces, placed by an affine map */
@@ -26,20 +26,19 @@ enum merge_rule {
 
 struct merge {
 	enum merge_rule rule;
-	unsigned dim;		     /* of MERGE_CAT */
+	unsigned dim;		     /* for MERGE_CAT */
 	bool from_user;		     /* the user gave the rule */
 	const struct value *spec;    /* SUB_PARAMS: its dict; AFFINE: its map */
-	size_t holder; /* AFFINE: which of the ranks that hold a piece is read */
-	const struct value *widths;  /* SUB_PARAMS: of the shards; NULL:
-				      * equal */
-	const struct expert_layer *experts; /* EXPERTS: their layer */
+	size_t holder; /* AFFINE: which of the ranks with a piece is read */
+	const struct value *widths;  /* SUB_PARAMS: widths of the shards; NULL: equal */
+	const struct expert_layer *experts; /* EXPERTS: the experts' layer */
 	bool vocab;		     /* rows beyond vocab_rows are padding */
 	uint64_t vocab_rows;
 };
 
 const char *merge_rule_name(enum merge_rule rule);
 
-/* The number of equal sub-parameters; 1 for rules without. */
+/* Return the number of equal sub-parameters; 1 for other rules. */
 unsigned merge_rule_parts(enum merge_rule rule);
 
 /*
@@ -52,7 +51,7 @@ int merge_rules_new(const struct value *info, const char *file,
 		    struct merge_rules **out, struct errmsg *err);
 void merge_rules_free(struct merge_rules *r);
 
-/* Lists that only users give: plain concatenation along dimension 0, and three sub-parameters,
+/* Lists that only users may give: plain concatenation along dimension 0, and three sub-parameters,
  * in the form of the checkpoint's list of two. */
 #define MERGE_RULES_COLUMN "parameter_with_column_parallelism_patterns"
 #define MERGE_RULES_THREE "parameter_with_3_sub_params_cat_dim_0"
@@ -65,8 +64,8 @@ void merge_rules_free(struct merge_rules *r);
 int merge_rules_override(struct merge_rules *r, const struct value *info,
 			 const char *file, bool presumed, struct errmsg *err);
 
-/* Does a parameter that no list names have the default rule, concatenation?  Not if there is
- * neither an info of the checkpoint nor a presumed one. */
+/* Does a parameter that no list names have the default rule, concatenation? Not if there is neither
+ * an info of the checkpoint nor a presumed one. */
 bool merge_rules_have_default(const struct merge_rules *r);
 
 /* Is it a key of an info that users may give? */
@@ -81,7 +80,7 @@ int merge_rules_match(struct merge_rules *r, const char *name,
  * error. */
 int merge_is_pipeline_replica(struct merge_rules *r, const char *name, struct errmsg *err);
 
-/* The next pattern from `*pos` on that no parameter has matched, or NULL. */
+/* Return the next pattern, from `*pos` on, that has not matched any parameter, or NULL. */
 const char *merge_rules_next_unused(const struct merge_rules *r, size_t *pos);
 
 #endif

@@ -27,9 +27,9 @@ struct builder {
 	struct errmsg *err;
 };
 
-/* The number of model-parallel ranks that is recorded, as a lower limit, if there are files of
- * `mp`.  With DeepSpeed's mpu of Ulysses (parallel_state_sp), tp_degree is the number of
- * sequence-parallel ranks, which have no files of their own; mp_world_size is 1. */
+/* Return the recorded number of model-parallel ranks, a lower limit, if there are files of `mp`.
+ * With DeepSpeed's mpu of Ulysses (parallel_state_sp), tp_degree is the number of sequence-parallel
+ * ranks, which have no files of their own; mp_world_size is 1. */
 static int64_t recorded_ranks(const struct rank_params *c, unsigned mp)
 {
 	int64_t n;
@@ -95,8 +95,8 @@ static int find_degrees(const struct builder *b)
 				  b->dir->path, mp, tp);
 	b->m->tp = tp;
 	b->m->pp = mp / tp;
-	/* DeepSpeed's pipeline engine asserts that the stage is below 2
-	 * (runtime/pipe/engine.py), so another program wrote this. */
+	/* DeepSpeed's pipeline engine asserts that the stage is below 2 (runtime/pipe/engine.py),
+	 * so another program wrote this checkpoint. */
 	if (b->m->pp > 1 && b->dir->zero3)
 		return errmsg_set(b->err, -ENOTSUP,
 			"%s: ZeRO-3 with pipeline parallelism, which DeepSpeed does not have",
@@ -241,7 +241,7 @@ static int add_param(const struct builder *b, const struct entry *v, size_t n)
 	return p->slices ? 0 : errmsg_nomem(b->err, b->dir->path);
 }
 
-/* The most entries that a rank can have. */
+/* Return the largest number of entries that a rank can have. */
 static size_t count_entries(const struct rank_params *c)
 {
 	size_t n = c->nslices + c->rest.n;
@@ -326,7 +326,7 @@ int model_override(struct merge_rules *rules, const struct user_rules *u, struct
 	return rc;
 }
 
-/* Refuse a row whose slices no rule joins; it gets the shape of the first one. */
+/* Refuse a row whose slices no rule joins; it gets the first slice's shape. */
 static int refuse(struct param *p, const char *file, struct arena *a, struct errmsg *err)
 {
 	char text[ERRMSG_MAX];
@@ -369,7 +369,7 @@ int model_match(struct param *v, size_t n, struct merge_rules *rules, const char
 	return rc;
 }
 
-/* An empty model with room for the ranks' tables. */
+/* Make an empty model with room for the ranks' tables. */
 static int model_init(const struct builder *b)
 {
 	struct model *m = b->m;

@@ -34,9 +34,9 @@ struct model {
  * them. */
 #define MODEL_PARAMS_MAX (1u << 24)
 
-/* Read the tables of all ranks of a scanned directory, as rank_params_load.  The user's rules
- * (may be NULL) come before those of the checkpoint. -ENOTSUP, with the parameter's
- * name, for layouts that cannot be served. */
+/* Read the tables of all ranks of a scanned directory, as rank_params_load.  The user's rules (may
+ * be NULL) take precedence over the checkpoint's.  -ENOTSUP, with the parameter's name, for layouts
+ * that cannot be served. */
 int model_load(struct model *m, const struct tagdir *dir, const struct user_rules *user,
 	       const struct rank_object *object, struct errmsg *err);
 

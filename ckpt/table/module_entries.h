@@ -11,7 +11,7 @@ struct value_dict;
 
 /* The kind of a name in a module's state dict, or of one that model states only list. */
 struct module_entry {
-	const char *name; /* first: array_by_text */
+	const char *name; /* must be first: array_by_text */
 	bool buffer;      /* also for the result of get_extra_state() */
 	const char *same; /* for a further name of a parameter: the name that DeepSpeed saves */
 };

@@ -20,7 +20,7 @@
  * `lanes` is 1.
  */
 struct rank_stripe {
-	unsigned ranks; /* ranks that one of the groups is cut over */
+	unsigned ranks; /* number of ranks that one of the groups is cut over */
 	unsigned degree;
 	bool data_first;
 	unsigned lanes;
@@ -35,7 +35,7 @@ struct rank_place {
  * ranks, unless they are none of ZeRO's: then one has all of an expert. */
 struct rank_stripe rank_stripe_of(unsigned dp, unsigned degree, unsigned lanes, bool data_first);
 
-/* The place of data-parallel rank `dp` of model-parallel rank `mp`. */
+/* Return the place of data-parallel rank `dp` of model-parallel rank `mp`. */
 struct rank_place rank_stripe_place(const struct rank_stripe *s, unsigned mp, unsigned dp);
 
 /* The rank that holds part `part` of group `which`, among those that the group is spread over;
@@ -45,7 +45,7 @@ unsigned rank_stripe_rank(const struct rank_stripe *s, unsigned which, unsigned 
 unsigned rank_stripe_global(const struct rank_stripe *s, unsigned which, unsigned part, unsigned mp,
 			    unsigned tp);
 
-/* The distance from the rank of one part to the rank of the next. */
+/* Return the distance from the rank of one part to the rank of the next part. */
 unsigned rank_stripe_step(const struct rank_stripe *s);
 
 /*
@@ -65,11 +65,11 @@ unsigned rank_stripe_step(const struct rank_stripe *s);
 struct partition {
 	bool zero3;
 	unsigned ranks;
-	size_t n;         /* parameters */
-	uint64_t *numel;  /* of each */
-	uint64_t *before; /* of each: elements of the parameters before it */
-	uint64_t *start;  /* of each: in the group (stages 1, 2), in a rank's
-			   * slots (3) */
+	size_t n;         /* number of parameters */
+	uint64_t *numel;  /* per parameter */
+	uint64_t *before; /* per parameter: elements of the parameters before it */
+	uint64_t *start;  /* per parameter: offset in the group (stages 1, 2), in a rank's slots
+			   * (3) */
 	uint64_t used;    /* elements of the group that are not tail padding */
 	uint64_t size;    /* elements of one rank's partition */
 };
@@ -89,25 +89,25 @@ int partition_init(struct partition *p, bool zero3, const uint64_t *numel,
 		   const uint64_t *padding, size_t n, unsigned ranks);
 void partition_done(struct partition *p);
 
-/* The slot of a rank in a parameter of stage 3. */
+/* Return the length of a rank's slot in a parameter of stage 3. */
 static inline uint64_t partition_slot(uint64_t numel, unsigned ranks)
 {
 	return numel / ranks + (numel % ranks != 0);
 }
 
-/* The number of elements of `rank`'s partition that are not tail padding. */
+/* Return how many elements of `rank`'s partition are not tail padding. */
 uint64_t partition_filled(const struct partition *p, unsigned rank);
 
-/* The ranks that hold elements [from, from + numel) of parameter i: [*first,
- * *end), empty if `numel` is 0. */
+/* Find the ranks that hold elements [from, from + numel) of parameter i: [*first, *end), empty if
+ * `numel` is 0. */
 void partition_ranks_of(const struct partition *p, size_t i, uint64_t from,
 			uint64_t numel, unsigned *first, unsigned *end);
 
-/* The parameters of which `rank` may hold a part: [*first, *end).  In stages 1 and 2 it holds a
- * part of each of them that has elements. */
+/* Find the parameters of which `rank` may hold a part: [*first, *end).  In stages 1 and 2 it holds
+ * a part of each of these that has elements. */
 void partition_params(const struct partition *p, unsigned rank, size_t *first, size_t *end);
 
-/* The part of parameter i that `rank` holds; numel is 0 if none. */
+/* Return the part of parameter i that `rank` holds; numel is 0 if there is none. */
 struct fragment partition_fragment(const struct partition *p, size_t i, unsigned rank);
 
 /*
@@ -117,7 +117,7 @@ struct fragment partition_fragment(const struct partition *p, size_t i, unsigned
  */
 struct fragment partition_whole(const struct partition *p, size_t i, unsigned rank);
 
-/* The number of elements of all parameters that `rank` keeps whole. */
+/* Return the number of elements of all parameters that `rank` keeps whole. */
 uint64_t partition_whole_size(const struct partition *p, unsigned rank);
 
 #endif

@@ -72,7 +72,7 @@ struct rank_file rank_file_parse(const char *name)
 	return (struct rank_file){ 0 };
 }
 
-/* The kind of a directory with files of kind `a` and another file. */
+/* Return the kind of a directory with files of kind `a` and another file. */
 static enum rank_file_kind kind_with(enum rank_file_kind kind, enum rank_file_kind file)
 {
 	return file == RANK_FILE_MODEL || (file == RANK_FILE_SHARD && !kind) ? file : kind;
@@ -102,7 +102,7 @@ static int by_rank(const void *a, const void *b)
 	       strcmp(x->name, y->name);
 }
 
-/* The name of a model: the name of its file without the rank. */
+/* Return the name of a model: the name of its file without the rank. */
 static char *model_name(const struct found *x)
 {
 	char *name;
@@ -122,7 +122,7 @@ struct choosing {
 	struct errmsg *err;
 };
 
-/* Take over the files of a model or an optimizer; `first` is the file of the first rank found. */
+/* Take the files of a model or an optimizer; `first` is the file of the first rank found. */
 static int take(struct choosing *c, const struct found *first, size_t *count)
 {
 	char **out = c->f->v + c->f->n + c->f->noptim;
@@ -160,7 +160,7 @@ static int take(struct choosing *c, const struct found *first, size_t *count)
 	return 0;
 }
 
-/* The first file of the requested model; others are noted. */
+/* Return the first file of the requested model; record the other models. */
 static const struct found *choose(struct choosing *c, const char *wanted, bool *ok)
 {
 	const struct found *chosen = NULL, *last = NULL;
@@ -222,8 +222,8 @@ static int choose_files(struct choosing *c, const char *wanted)
 	return rc;
 }
 
-/* Each rank has the same number of files.  The number of ranks is not recorded: the first
- * missing one is taken for the end. */
+/* Take the shards of all ranks, which have equally many files.  The number of ranks is not
+ * recorded: the first missing file ends the list. */
 static int take_shards(struct choosing *c)
 {
 	const struct found *v = c->v;

@@ -17,7 +17,7 @@ struct rank_file {
 		RANK_FILE_OPTIM,
 		RANK_FILE_SHARD
 	} kind;
-	bool whole;     /* one for all ranks */
+	bool whole;     /* a single file for all ranks */
 	unsigned model; /* number of the model, or of an optimizer's model, if there are several */
 	unsigned world; /* number of ranks, or 0: the name does not record it */
 	unsigned rank;
@@ -28,7 +28,7 @@ struct rank_file rank_file_parse(const char *name);
 
 /* The files of a model and of its optimizer, which may be missing, in the order of ranks. */
 struct rank_files {
-	char *model; /* the name of the model, as option `model` has it */
+	char *model; /* name of the model, as in option `model` */
 	char **v;    /* names: `n` of the model, then as many of the optimizer, or none */
 	size_t n, noptim;
 	enum rank_file_kind kind; /* as rank_files_kind; RANK_FILE_NONE: the rest is empty */

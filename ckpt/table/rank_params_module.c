@@ -31,7 +31,7 @@
 /* Additional facts about an entry. */
 struct known {
 	const struct rank_entry *entry; /* once it is read */
-	bool owned;                     /* the optimizer lists it, but has no elements of it */
+	bool owned;                     /* the optimizer lists it but has none of its elements */
 };
 
 struct reader {
@@ -109,7 +109,7 @@ int rank_params_add_entry(const struct rank_params_loader *l, const struct ptfil
 					       e->name);
 }
 
-/* The additional facts about a name, or NULL. */
+/* Return the additional facts about a name, or NULL. */
 static struct known *known_of(const struct reader *r, const struct module_entry *x)
 {
 	return x ? &r->known[x - r->entries.v] : NULL;

@@ -20,7 +20,7 @@ enum param_kind { PARAM_TRAINED, PARAM_FROZEN, PARAM_BUFFER, PARAM_ALIAS };
  * parallelism, else this rank's slice of it.
  */
 struct slice {
-	const char *name; /* first: array_by_text */
+	const char *name; /* must be first: array_by_text */
 	unsigned ndim;
 	const uint64_t *shape;
 	uint64_t numel;
@@ -69,11 +69,11 @@ struct rank_table {
 	size_t nslices;
 	const struct slice_group *groups;
 	size_t ngroups;
-	const char *refused; /* why the optimizer's states cannot be read; or NULL */
-	bool lost;           /* they cannot because files are missing */
+	const char *refused; /* reason why the optimizer's states cannot be read; or NULL */
+	bool lost;           /* the reason is missing files */
 };
 
-/* The slice of a rank that is called `name`, or NULL. */
+/* Return the slice of a rank that is called `name`, or NULL. */
 static inline const struct slice *slice_find(const struct slice *v, size_t n, const char *name)
 {
 	return array_find(v, n, sizeof(*v), name);
@@ -83,7 +83,7 @@ static inline const struct slice *slice_find(const struct slice *v, size_t n, co
 struct run_facts {
 	const char *source; /* the program in words, if it was not DeepSpeed; or NULL */
 	const char *ds_version; /* "" if unknown */
-	int64_t stage; /* of ZeRO, by ds_config; -1 if not recorded */
+	int64_t stage; /* ZeRO stage from ds_config; -1 if not recorded */
 	int64_t global_steps, skipped_steps; /* skipped because of an overflow; -1 if not
 	                                      * recorded */
 	enum dtype module_dtype; /* the model's own; DTYPE_OTHER if unknown */
@@ -93,7 +93,8 @@ struct run_facts {
 	bool round_robin; /* ds_config says round_robin_gradients */
 	bool has_uc_info; /* universal_checkpoint_info */
 	bool has_frozen;  /* frozen parameters are in the model states */
-	bool excludes_frozen; /* the run left them out of the checkpoint, if it had any */
+	bool excludes_frozen; /* the run excluded frozen parameters, if it had any, from the
+			       * checkpoint */
 };
 
 #endif

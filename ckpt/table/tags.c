@@ -63,7 +63,7 @@ int64_t tags_step(const char *name)
 	return strtoll(name + skip, NULL, 10);
 }
 
-/* The step of a tag, or of its parent directory: "checkpoint_4/pytorch_model". */
+/* Return the step of a tag, or of its parent directory: "checkpoint_4/pytorch_model". */
 static int64_t step_of(const char *below, const char *name)
 {
 	const char *const slash = below ? strrchr(below, '/') : NULL;
@@ -113,7 +113,7 @@ struct tag_search {
 	struct uckpt *u;
 	bool (*is_wanted)(struct uckpt *u, const char *path);
 	struct tag_list *t;
-	size_t max; /* of these */
+	size_t max; /* limit of these */
 };
 
 /* Add the tags of `dir`, and of directories to a depth of `levels`, until `max` are found.  A
@@ -150,7 +150,7 @@ static int collect(const struct tag_search *s, const char *dir, const char *belo
 	return rc;
 }
 
-/* The name in a text. */
+/* Return the name in a text, without white space. */
 static char *strip(char *text)
 {
 	char *end;
@@ -203,8 +203,8 @@ static bool is_actor(const struct tag *t)
 	return t->step >= 0 && names_ends_with(t->name, "/actor");
 }
 
-/* The newest first.  Names without a number have step -1, and lose; of one step's models verl's
- * "actor" is the one that is trained. */
+/* Compare by age, newest first.  Names without a number have step -1, and come last; among models
+ * of one step verl's "actor" comes first, since it is the one being trained. */
 static int by_age(const void *a, const void *b)
 {
 	const struct tag *const x = a, *const y = b;
@@ -347,7 +347,7 @@ bool tags_weights_below(struct uckpt *u, const char *dir)
 	return exist_below(u, dir, hfdir_is_one);
 }
 
-/* The newest directory below that has weights, or `path`. */
+/* Return the newest directory below that has weights, or `path`. */
 static char *choose_weights(struct uckpt *u, const char *path, struct tag_list *t)
 {
 	const struct tag_search s = { u, hfdir_is_one, t, SIZE_MAX };

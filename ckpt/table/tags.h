@@ -12,7 +12,7 @@ struct uckpt;
 /* A directory of a run directory that holds a checkpoint. */
 struct tag {
 	char *name;
-	int64_t step; /* as tags_step */
+	int64_t step; /* as returned by tags_step */
 	int64_t mtime_ns;
 };
 
@@ -22,9 +22,9 @@ enum tags_choice {
 	TAGS_LATEST, /* `latest` names it */
 	TAGS_STEP,   /* it has the highest global_step number */
 	TAGS_MTIME,  /* it was changed last; none has a number */
-	TAGS_BELOW,  /* it is the newest tag in directories of the path */
+	TAGS_BELOW,  /* it is the newest tag in subdirectories of the path */
 	TAGS_WEIGHTS, /* there is no ZeRO tag, but weights of Hugging Face */
-	TAGS_NONE,   /* neither */
+	TAGS_NONE,   /* neither a tag nor weights */
 };
 
 /* The ZeRO tags of a run directory, the newest first. */
@@ -32,13 +32,13 @@ struct tag_list {
 	struct tag *v;
 	size_t n;
 	size_t cap;
-	enum tags_choice choice; /* why v[0] is the newest, or TAGS_NONE */
+	enum tags_choice choice; /* reason why v[0] is the newest, or TAGS_NONE */
 	char *latest;		 /* the name that `latest` holds, or NULL */
 };
 
-/* List the tags of `dir`, which may have none; if `below`, also those in its
- * directories and in theirs, as trainers leave them: "checkpoint-4/global_step4".  Errors:
- * -ENOMEM, or what the system said when the directory was listed. */
+/* List the tags of `dir`, which may have none; if `below`, also those in its directories and in
+ * theirs, as trainers leave them: "checkpoint-4/global_step4".  Errors: -ENOMEM, or the system's
+ * error when the directory was listed. */
 int tags_list(struct uckpt *u, const char *dir, bool below,
 	      struct tag_list *out, struct errmsg *err);
 
@@ -47,8 +47,8 @@ int tags_list(struct uckpt *u, const char *dir, bool below,
 int tags_list_all(struct uckpt *u, const char *dir, struct tag_list *out, struct errmsg *err);
 void tags_done(struct tag_list *t);
 
-/* The path of tag `name` of the run `dir`, as tags_choose has it; the caller frees it.  NULL when
- * memory runs out. */
+/* Return the path of tag `name` of the run `dir`, in the form of tags_choose; the caller frees it.
+ * NULL when memory runs out. */
 char *tags_join(const char *dir, const char *name);
 
 /* Read the text of `latest`, or of another file of a run: without white space around it, as
@@ -56,12 +56,12 @@ char *tags_join(const char *dir, const char *name);
 int tags_pointer(struct uckpt *u, const char *dir, const char *file, char **out,
 		 struct errmsg *err);
 
-/* The number in a name such as "global_step<N>", "step-<N>", "checkpoint-<N>",
+/* Return the number in a name such as "global_step<N>", "step-<N>", "checkpoint-<N>",
  * "checkpoint_<N>" or "iter_<N>"; -1 for other names. */
 int64_t tags_step(const char *name);
 
-/* Is there a ZeRO tag in `dir`, or up to two directories below?  The same for Hugging Face
- * weights. */
+/* Is there a ZeRO tag, or are there Hugging Face weights, in `dir` or up to two directories
+ * below? */
 bool tags_exist_below(struct uckpt *u, const char *dir);
 bool tags_weights_below(struct uckpt *u, const char *dir);
 
