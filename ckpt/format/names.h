@@ -43,8 +43,8 @@ void names_format(struct ckname n, bool bf16, char name[NAME_MAX + 1]);
 /* Is it the name of a file in a directory: neither a path nor "." or ".."? */
 bool names_is_file(const char *name);
 
-/* Can a parameter have this name?  It becomes the path of a directory beside optimizer_state.pt.
- * No component of a longer path may end like a file of a state. */
+/* Can a parameter have this name? It becomes the path of a directory beside optimizer_state.pt.  If
+ * the name is a longer path, no component may end like a state's file. */
 bool names_is_param(const char *name);
 
 /* The directory in a tag for tensors offloaded to NVMe; it has a directory per rank. */

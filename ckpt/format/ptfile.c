@@ -119,7 +119,7 @@ static int check_byteorder(const struct ptfile *pt, struct errmsg *err)
 	int rc;
 
 	if (!e)
-		return 0; /* before torch 2.1; always little */
+		return 0; /* before torch 2.1; always little-endian */
 	if (e->size > sizeof(text))
 		return errmsg_set(err, -EBADMSG, "%s: byteorder of %llu bytes",
 				  pt->src.name, (unsigned long long)e->size);

@@ -40,30 +40,30 @@ int ptfile_open_source(struct ptfile *pt, const struct source *src,
 void ptfile_close(struct ptfile *pt);
 
 /*
- * The tensor described by `v`: its view, and at `*storage` the offset in the
- * file of element 0 of its storage, which has been checked to hold
- * `storage_numel` elements.  `name` is for messages.
+ * Get the tensor described by `v`: its view, and at `*storage` the offset in the file of element 0
+ * of its storage, which has been checked to hold `storage_numel` elements.  `name` is for messages.
  */
 int ptfile_tensor(const struct ptfile *pt, const struct value *v,
 		  const char *name, struct tensor *t, uint64_t *storage,
 		  struct errmsg *err);
 
-/* The same for a contiguous tensor of a known type: its elements begin at `*at` in the
- * file.  -ENOTSUP if it is none. */
+/* As ptfile_tensor, for a contiguous tensor of a known type: its elements begin at `*at` in the
+ * file.  -ENOTSUP for other tensors. */
 int ptfile_run(const struct ptfile *pt, const struct value *v, const char *name,
 	       struct tensor *t, uint64_t *at, struct errmsg *err);
 
-/* The number that a tensor of one element holds, as Python's item() returns it, in `a`.
- * -ENOTSUP if it is none. */
+/* Get the number that a tensor of one element holds, as Python's item() returns it, in `a`.
+ * -ENOTSUP for other tensors. */
 int ptfile_number(const struct ptfile *pt, const struct value *v, const char *name,
 		  struct arena *a, struct value **out, struct errmsg *err);
 
-/* The same for a value that may be a number already, or a tuple or a list of such: a learning
- * rate of a captured graph, betas.  `*v` becomes a value without tensors, in `a`. */
+/* As ptfile_number, for a value that may be a number already, or a tuple or list of numbers and
+ * tensors: a learning rate of a captured graph, betas.  `*v` becomes a value without tensors, in
+ * `a`. */
 int ptfile_numbers(const struct ptfile *pt, const char *name, struct arena *a,
 		   struct value **v, struct errmsg *err);
 
-/* Offset in the file of a storage of `bytes` bytes under `key`. */
+/* Return the offset in the file of a storage of `bytes` bytes with key `key`. */
 int ptfile_storage(const struct ptfile *pt, const char *key, uint64_t bytes,
 		   uint64_t *offset, struct errmsg *err);
 

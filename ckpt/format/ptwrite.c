@@ -147,7 +147,7 @@ int ptwrite_init(struct ptwrite *w, const char *prefix, struct bytebuf *pickle,
 	if (!rc)
 		rc = lay_out(&l, err);
 	if (rc) {
-		l.pickle.p = NULL; /* still the caller's */
+		l.pickle.p = NULL; /* still owned by the caller */
 		ptwrite_done(&l);
 		return rc;
 	}

@@ -11,8 +11,8 @@ struct bytebuf;
 struct errmsg;
 
 /*
- * The layout of a file as torch.save (2.7 and later) writes it, known before any tensor's bytes
- * are:
+ * The layout of a file as torch.save (2.7 and later) writes it, which is known before any tensor's
+ * bytes:
  *
  *     literal 0 | storage 0 | literal 1 | ... | storage n-1 | literal n
  *
@@ -37,7 +37,7 @@ int ptwrite_init(struct ptwrite *w, const char *prefix, struct bytebuf *pickle,
 		 const uint64_t *len, size_t n, struct errmsg *err);
 void ptwrite_done(struct ptwrite *w);
 
-/* Where literal i lies in the file. */
+/* Return the offset of literal i in the file. */
 uint64_t ptwrite_literal_offset(const struct ptwrite *w, size_t i);
 uint64_t ptwrite_literal_len(const struct ptwrite *w, size_t i);
 

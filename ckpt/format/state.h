@@ -46,7 +46,7 @@ int state_open_source(struct state *s, const struct source *src,
 void state_init(struct state *s, const struct source *src,
 		const struct tensor *t, uint64_t at);
 
-/* A number whose value is `bytes`. */
+/* Make a number with the value `bytes`. */
 void state_init_number(struct state *s, enum dtype dtype, const uint8_t bytes[16]);
 
 void state_close(struct state *s);

@@ -119,8 +119,8 @@ static bool is_from_type(const struct value *v)
 	       v->obj->args->kind == VALUE_TUPLE;
 }
 
-/* The arguments of a call; `*function` becomes the function that is finally called with them.
- * NULL if `v` is no call. */
+/* Return the arguments of a call; `*function` becomes the function that is finally called with
+ * them.  NULL if `v` is not a call. */
 static const struct value_seq *call_args(const struct value *v,
 					 const struct value **function)
 {
@@ -270,7 +270,7 @@ static int check_view(struct tensor *t, const char *name, struct errmsg *err)
 	return 0;
 }
 
-/* An object may be a tensor of a kind that we do not know, which `f` makes. */
+/* Report that `v` is not a known kind of tensor; `f` is the function that makes the object. */
 static int fail_no_tensor(const struct value *v, const struct value *f,
 			  const char *name, struct errmsg *err)
 {
@@ -306,8 +306,7 @@ static int read_storage(struct tensor *t, const struct value_seq *a, bool v3,
 	return 0;
 }
 
-/* Does the last argument say that the storage's values must be conjugated or negated when they
- * are read? */
+/* Does the last argument require values to be conjugated or negated when they are read? */
 static bool is_lazy(const struct value_seq *a, bool v3)
 {
 	const size_t i = v3 ? 7 : 6;

@@ -25,7 +25,7 @@ enum dtype {
 	DTYPE_BOOL,
 	DTYPE_C64,
 	DTYPE_C128,
-	DTYPE_OTHER, /* one that we can carry but not name: 1 byte items */
+	DTYPE_OTHER, /* a type that we can carry but not name: 1-byte items */
 	/* torch has no storage class for these: their tensors are views of bytes. */
 	DTYPE_U16,
 	DTYPE_U32,
@@ -78,7 +78,8 @@ struct tensor {
 
 /* A tensor as a file of a checkpoint has it. */
 struct stored {
-	const char *name; /* first: array_by_text; NULL: the owner of the struct knows the name */
+	const char *name; /* must be first: array_by_text; NULL: the owner of the struct knows the
+			   * name */
 	uint32_t file; /* in the numbering of extents */
 	enum dtype dtype;
 	bool requires_grad;
@@ -90,12 +91,12 @@ struct stored {
 	uint64_t storage_offset, storage_numel; /* elements */
 };
 
-/* The order of the shapes of two tensors, or of what describes such: -1, 0 or 1. */
+/* Compare the shapes of two tensors, or of structures that describe tensors: -1, 0 or 1. */
 #define SHAPE_ORDER(x, y) shape_order((x)->shape, (x)->ndim, (y)->shape, (y)->ndim)
 int shape_order(const uint64_t *a, unsigned na, const uint64_t *b, unsigned nb);
 
-/* Describe a tensor, but for the file, whose storage begins at `storage`.  False when the
- * arena is exhausted. */
+/* Describe a tensor whose storage begins at `storage`; sets all fields except the file.  False when
+ * the arena is exhausted. */
 bool stored_init(struct stored *s, struct arena *a, const struct tensor *t,
 		 uint64_t storage);
 void stored_describe(const struct stored *s, struct tensor *out);
@@ -106,7 +107,7 @@ bool tensor_is(const struct value *v);
 /* Is it a tensor of any kind, such as a sparse or a quantized one, or of a subclass? */
 bool tensor_is_any(const struct value *v);
 
-/* An attribute that a tensor was pickled with, or NULL. */
+/* Return an attribute that a tensor was pickled with, or NULL. */
 const struct value *tensor_attribute(const struct value *v, const char *name);
 
 /*
@@ -117,14 +118,14 @@ const struct value *tensor_attribute(const struct value *v, const char *name);
 int tensor_from_value(const struct value *v, const char *name,
 		      struct tensor *out, struct errmsg *err);
 
-/* The same for any entry of a module.  Returns 1, with the reason, for a tensor without a plain
- * form or of an unknown type, and for anything that is no tensor. */
+/* As tensor_from_value, for any entry of a module.  Returns 1, with the reason, for a tensor
+ * without a plain form or of an unknown type, and for any other object. */
 int tensor_from_any(const struct value *v, const char *name, struct tensor *out,
 		    struct errmsg *why);
 
 /*
  * Set the shape and numel from a list of sizes, as in param_shapes; other fields stay.
- * -EBADMSG if it is none, or of more elements than a tensor can have.  The message
+ * -EBADMSG if `v` is not such a list, or has more elements than a tensor can have.  The message
  * names no file.
  */
 int tensor_set_shape(struct tensor *t, const struct value *sizes,
@@ -150,16 +151,16 @@ struct value *tensor_size_to_value(struct arena *a, const uint64_t *shape,
 void tensor_init(struct tensor *t, enum dtype dtype, const uint64_t *shape,
 		 unsigned ndim, bool requires_grad);
 
-/* Row-major without gaps.  Dimensions of size 1 and empty tensors do not
- * constrain. */
+/* Is the tensor row-major without gaps? Strides of empty tensors, and of dimensions of size 1, do
+ * not matter. */
 bool tensor_is_contiguous(const struct tensor *t);
 
 /* The length of the contiguous runs of the view, in elements: a run begins at each multiple of
  * it, in row-major order. */
 uint64_t tensor_run(const struct tensor *t);
 
-/* The index in the storage of an element, by its number in row-major order, which must be
- * below numel. */
+/* Return the index in the storage of an element, given by its number in row-major order, which must
+ * be below numel. */
 uint64_t tensor_place(const struct tensor *t, uint64_t element);
 
 /* Does the view cover [storage_offset, storage_offset + numel) of its storage

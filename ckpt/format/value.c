@@ -12,7 +12,7 @@
 
 #include "ckpt/base/arena.h"
 
-#define EXACT_MAX 9007199254740992.0 /* integers up to it are doubles */
+#define EXACT_MAX 9007199254740992.0 /* integers up to it are exact as doubles */
 #define PLAIN_DEPTH_MAX 4u /* lists in lists */
 #define PLAIN_VALUES_MAX 65536u /* values visited; a list may hold another one many times */
 

@@ -12,8 +12,8 @@ struct cJSON;
 /*
  * Python values as data.  A pickle is read into a graph of these and nothing
  * in it is ever called: a global is a pair of names, a reduction is a node
- * that remembers its callable and arguments, so that unknown objects can be
- * written out again exactly as they came in.
+ * that remembers its callable and arguments, so that unknown objects can be written out again
+ * unchanged.
  *
  * Nodes may be shared and lists, dicts and objects may even form cycles, as
  * in Python; identity of nodes is identity of objects.
@@ -98,8 +98,9 @@ struct value *value_new_global(struct arena *a, const char *module,
 struct value *value_new_reduce(struct arena *a, struct value *callable,
 			       struct value *args);
 
-/* An int for a double that is one exactly, else a float; and the value of JSON, of which the lists
- * under `tuples` (NULL: none) and in these are tuples.  It is as deep as cJSON lets texts be. */
+/* Make an int for a double that has an exact integer value, else a float.  And: convert JSON; lists
+ * under the keys in `tuples` (NULL: none), and lists in these, become tuples. cJSON limits the
+ * depth. */
 struct value *value_new_number(struct arena *a, double x);
 struct value *value_from_json(struct arena *a, const struct cJSON *json, const char *tuples);
 
@@ -126,8 +127,8 @@ static inline struct value *value_itself(struct arena *a, struct value *v)
 /*
  * Append `x` to a list or a tuple, or to what an object gets after its construction; set an
  * item of a dict or an OrderedDict: `key` and `x` are C values or values.  False when
- * the arena is exhausted or an argument is NULL; a->failed is set then: an object can be
- * made of the results of constructors without a look at each of them.
+ * the arena is exhausted or an argument is NULL; a->failed is then set, so the results of
+ * constructors need not be checked one by one.
  */
 #define value_append(a, list, x) value_seq_append(a, list, value_of(a, x))
 #define value_put(a, dict, key, x) value_dict_put(a, dict, value_of(a, key), value_of(a, x))
@@ -156,19 +157,19 @@ bool value_dict_put(struct arena *a, struct value *dict, struct value *key, stru
 #define VALUE_8(a, x, ...) value_of(a, x), VALUE_7(a, __VA_ARGS__)
 struct value *value_fill(struct arena *a, struct value *to, struct value *const *v, size_t n);
 
-/* A key of a dict, which is borrowed, and its value; with NULL the key is left out. */
+/* A key of a dict, which is borrowed, and its value; if the value is NULL, the key is omitted. */
 struct value_field {
 	const char *key;
 	struct value *val;
 };
 
-/* A new dict with these fields; or a copy of the dict or OrderedDict `from` in which these
- * fields, where it has them, have these values.  Any other `from` is returned as it is. */
+/* A new dict with these fields; or a copy of the dict or OrderedDict `from`, in which those of its
+ * keys that are fields get the fields' values.  Any other `from` is returned unchanged. */
 struct value *value_new_fields(struct arena *a, const struct value_field *f, size_t n);
 struct value *value_edit(struct arena *a, struct value *from, const struct value_field *f,
 			 size_t n);
 
-/* A new dict or OrderedDict like `from`, which is one, without entries. */
+/* A new dict or OrderedDict, like `from`, but without entries. */
 struct value *value_new_like(struct arena *a, const struct value *from);
 
 /* The pairs of a dict or of an object filled like one (OrderedDict); NULL if
@@ -209,7 +210,7 @@ bool value_is_global(const struct value *v, const char *module,
 /* Is `v` a string that can be used as a C string (no NUL inside)? */
 bool value_is_cstr(const struct value *v);
 
-/* That string, or "?", for messages. */
+/* Return `v` as a C string, or "?", for messages. */
 const char *value_cstr(const struct value *v);
 
 /* Is `v` the bool True? */
@@ -221,11 +222,11 @@ bool value_is_true(const struct value *v);
  */
 bool value_get_int(const struct value *v, int64_t *out);
 
-/* The same for an integer that is not negative. */
+/* As value_get_int, for a non-negative integer. */
 bool value_get_count(const struct value *v, uint64_t *out);
 
-/* Is it a number, a text, None, or a short list of such?  No other option of an optimizer is
- * written to a file that a program will load. */
+/* Is it a number, a text, None, or a short list of these? Other options of an optimizer are not
+ * written to files that programs load. */
 bool value_is_plain(const struct value *v);
 
 /* A short name of the kind, for messages: "dict", "str", ... */

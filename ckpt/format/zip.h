@@ -76,7 +76,7 @@ size_t zip_local_len(size_t name_len, uint64_t len, uint64_t header);
 /* Bytes of the data descriptor, which follows data that is not empty. */
 size_t zip_descriptor_len(uint64_t len, uint64_t header);
 
-/* The member called `name` below the prefix, or NULL. */
+/* Return the member called `name` below the prefix, or NULL. */
 const struct zip_entry *zip_find(const struct zip *z, const char *name);
 
 /* Find the offset of the member's bytes.  Reads its local header and checks it against the
@@ -84,8 +84,8 @@ const struct zip_entry *zip_find(const struct zip *z, const char *name);
 int zip_locate(const struct zip *z, const struct zip_entry *e,
 	       uint64_t *offset, struct errmsg *err);
 
-/* The same without reading, if the member lies where torch would put it, which its padding and
- * the next member's offset confirm.  Headers lie all over a file, and a store may take
+/* As zip_locate, without reading, if the member is where torch would put it, which its padding and
+ * the next member's offset confirm.  Headers are spread over the file, and a store may take
  * milliseconds for each. */
 int zip_place(const struct zip *z, const struct zip_entry *e, uint64_t *offset,
 	      struct errmsg *err);

@@ -29,7 +29,7 @@
 #include "ckpt/io/shards_impl.h"
 #include "ckpt/remote/latency.h"
 
-/* Of this many mapped bytes of a near store one window is read instead of mapped, which shows
+/* Of this many mapped bytes of a local store one window is read instead of mapped, to detect
  * whether the store has become slow. */
 #define PROBE_BYTES (UINT64_C(32) << 20)
 
@@ -40,7 +40,7 @@ static size_t open_limit(void)
 
 	if (getrlimit(RLIMIT_NOFILE, &rl) < 0)
 		return 64;
-	/* For directories and the rest of the process. */
+	/* Reserve descriptors for directories and the rest of the process. */
 	others = rl.rlim_cur / 8 < 32 ? 32 : rl.rlim_cur / 8;
 	if (rl.rlim_cur <= others)
 		return 1;
@@ -172,8 +172,8 @@ static int open_shard(struct shards *c, struct entry *e, struct source *src, str
 	return rc;
 }
 
-/* The caller holds the lock, which is released meanwhile: other shards can be opened and read
- * while a store is slow. */
+/* The caller holds the lock.  It is released during the open, so that other shards can be opened
+ * and read while a store is slow. */
 static int open_entry(struct shards *c, struct entry *e, struct errmsg *err)
 {
 	const uint64_t begun = clock_ns();
@@ -360,8 +360,8 @@ static int check_shard(void *ctx, uint32_t shard, struct errmsg *err)
 	return shards_verify(ctx, shard, err);
 }
 
-/* Read, and check that the file is still the planned one.  -EAGAIN if its ctime changed
- * meanwhile. */
+/* Read, and check that the file is still the planned one.  -EAGAIN if its ctime changed during the
+ * read. */
 static int read_checked(struct shards *c, uint32_t shard, void *buf, size_t len, uint64_t off,
 			struct errmsg *err)
 {
@@ -405,7 +405,7 @@ bool shards_pin(struct shards *c, uint32_t shard, uint64_t off, size_t len, stru
 	       cache_pin(c->ahead, shard, off, len, out);
 }
 
-/* -EAGAIN if the file's ctime changed meanwhile. */
+/* Read once.  -EAGAIN if the file's ctime changed during the read. */
 static int read_once(struct shards *c, uint32_t shard, void *buf, size_t len, uint64_t off,
 		     struct errmsg *err)
 {
@@ -416,7 +416,7 @@ static int read_once(struct shards *c, uint32_t shard, void *buf, size_t len, ui
 	rc = look_at(c, shard, err);
 	if (rc)
 		return rc;
-	/* Several pieces at once. */
+	/* Read several pieces at once. */
 	if (len > CACHE_PIECE)
 		cache_prefetch(c->ahead, shard, off, len, WANT_NOW);
 	return cache_read(c->ahead, shard, buf, len, off, err);

@@ -116,7 +116,7 @@ static int read_chunk(struct pack *p, uint32_t extent, uint8_t *to, size_t len,
 	stored = scratch_take(size + BLOCK_SIZE);
 	if (!stored)
 		return errmsg_nomem(err, p->src.name);
-	whole = stored + size; /* a block that is read in part */
+	whole = stored + size; /* a block that is read only in part */
 	rc = source_read_exact(&p->src, stored, size, v[first].at, err);
 	for (uint64_t i = first; !rc && i < end; i++) {
 		const size_t all = pack_block_len(p->x.extents[extent].len, i);
@@ -281,7 +281,7 @@ int pack_open_source(struct uckpt *u, const struct source *src,
 	if (!rc)
 		rc = make_tables(p, err);
 	if (rc) {
-		p->src = (struct source){ .fd = -1 }; /* the caller keeps it */
+		p->src = (struct source){ .fd = -1 }; /* the caller keeps ownership */
 		pack_free(p);
 		return rc;
 	}
@@ -303,7 +303,7 @@ struct pack *pack_find(struct uckpt *u, const char *path, const struct fileid *i
 	return p;
 }
 
-/* Another thread may have opened the same file meanwhile; then there are two packs. */
+/* If another thread has opened the same file in the meantime, there are two packs. */
 void pack_share(struct pack *p, char *path)
 {
 	struct uckpt *u = p->u;

@@ -58,10 +58,9 @@ struct pack_work {
 };
 
 /*
- * Decode all of a pack and compare each file with its hash.  With a directory (else -1), which is
- * empty, write the files and directories there, with their modes and times, and sync them.
- * -EBADMSG for a damaged block or file, which the message names; -EINTR as progress_add; or the
- * system's error.
+ * Decode a whole pack and verify each file's hash.  If `dirfd` is not -1, write the files and
+ * directories to that empty directory, with their modes and times, and sync them.  -EBADMSG for a
+ * damaged block or file, which the message names; -EINTR as progress_add; or the system's error.
  */
 int pack_extract(struct pack *p, int dirfd, const struct pack_work *w,
 		 struct errmsg *err);

@@ -85,7 +85,7 @@ static int stream_take(struct stream *s, void *out, size_t len, struct errmsg *e
 	return 0;
 }
 
-/* The hash of all bytes, which must have been taken. */
+/* Return the hash of all bytes, which must all have been taken. */
 static uint64_t stream_hash(const struct stream *s)
 {
 	assert(!s->have && s->at == s->end);
@@ -199,7 +199,7 @@ bool pack_index_name(const char *path, char *name)
 	return true;
 }
 
-/* Is there an entry for its directory before it? */
+/* Does an entry for its directory precede it? */
 static bool has_parent(const struct pack_index *x, uint32_t i)
 {
 	const char *name = x->entries[i].name;

@@ -33,7 +33,7 @@ struct source;
  * follow from masters once for each file that holds them. */
 #define PACK_REFERENCES_MAX 16u
 
-/* Where the bytes of an extent come from. */
+/* The source of an extent's bytes. */
 enum pack_kind {
 	PACK_STORED = 0,  /* its own blocks */
 	PACK_COPY = 1,    /* bytes of a stored extent */
@@ -96,7 +96,7 @@ struct pack_block {
 	uint64_t hash;
 };
 
-/* What a pack holds, sorted by name; extents in the order of their files. */
+/* The contents of a pack, sorted by name; extents are in the order of their files. */
 struct pack_index {
 	struct pack_entry *entries;
 	struct pack_extent *extents;
@@ -144,17 +144,17 @@ int pack_table_read(const struct source *src, const struct pack_index *x,
  * components and ".".  False if it is too long or has a "..". */
 bool pack_index_name(const char *path, char *name);
 
-/* The number of the entry of that name; -1: none. */
+/* Return the number of the entry with that name; -1: none. */
 int64_t pack_index_find(const struct pack_index *x, const char *name);
 
-/* The number of the extent that holds byte `off` of a file; `off` is below its size. */
+/* Return the number of the extent that holds byte `off` of a file; `off` must be below its size. */
 uint32_t pack_index_extent(const struct pack_index *x,
 			   const struct pack_entry *e, uint64_t off);
 
-/* The number of the entry that an extent belongs to. */
+/* Return the number of the entry that an extent belongs to. */
 uint32_t pack_index_owner(const struct pack_index *x, uint32_t extent);
 
-/* Blocks of a stored extent. */
+/* Return the number of blocks of a stored extent. */
 uint64_t pack_extent_blocks(const struct pack_extent *x);
 
 /* Bytes of block `block` of `len` bytes that are cut into blocks. */

@@ -48,7 +48,8 @@ struct slot {
 	uint64_t at; /* offset of `out` in the pack */
 	size_t out_len;
 	uint8_t bytes[UNIT];
-	uint8_t source[UNIT];     /* what the unit must be according to the region's source */
+	uint8_t source[UNIT];     /* the bytes that the unit must have according to the region's
+				   * source */
 	uint8_t floats[2 * UNIT]; /* source of a rounded unit, before rounding */
 	uint8_t out[UNIT_BLOCKS * BLOCK_STORED_MAX];
 };
@@ -61,7 +62,7 @@ struct packing {
 	struct unit *units;
 	size_t nunits, units_cap;
 
-	/* What has been committed, a unit at a time: */
+	/* State of the commits, which take place one unit at a time: */
 	struct turns turns;
 	uint64_t at; /* end of the blocks in the pack */
 	struct pack_entry *entries;
@@ -84,7 +85,7 @@ static size_t unit_len(const struct packing *p, const struct unit *u)
 	return left < UNIT ? (size_t)left : UNIT;
 }
 
-/* Bytes of its source for each byte of a region. */
+/* Return how many bytes of its source a region needs per byte. */
 static unsigned scale_of(const struct pack_region *r)
 {
 	return r->kind == PACK_ROUNDED ? 2 : 1;
@@ -146,9 +147,8 @@ static int unit_encode(struct slot *s, struct errmsg *err)
 	return rc;
 }
 
-/* The extent that bytes of a unit belong to, which are at `start` of the file: the last one, or
- * a new one.  An extent is of one region, so a reference to a region is a reference to one
- * extent. */
+/* Return the extent for bytes of a unit at `start` of the file: the last one, or a new one.  An
+ * extent belongs to one region, so a reference to a region is a reference to one extent. */
 static struct pack_extent *extent_at(struct packing *p, const struct unit *u,
 				     bool stored, uint64_t start)
 {

@@ -48,7 +48,7 @@ struct cache_config {
 /* The part that all caches of a context share; NULL when memory runs out. */
 struct cache_pool *cache_pool_new(struct uckpt *u);
 
-/* Waits for the threads.  All caches must have been freed.  `a` may be NULL. */
+/* Wait for the threads, and free the pool.  All caches must have been freed.  `a` may be NULL. */
 void cache_pool_free(struct cache_pool *a);
 
 /* A cache of files that are identified by a number; NULL when memory runs out. */

@@ -34,7 +34,7 @@
 #define SLAB ((size_t)64 << 20)
 #define PIECES (SLAB / CACHE_PIECE)
 
-/* The memory that a block of `len` bytes takes. */
+/* Return the memory that a block of `len` bytes takes. */
 static size_t size_of(size_t len)
 {
 	assert(len <= CACHE_PIECE);
@@ -195,7 +195,7 @@ static bool drop_oldest(struct cache_pool *a, struct block_list *list, uint64_t 
 	return false;
 }
 
-/* The part of the limit that is for WANT_LATER. */
+/* Return the part of the limit that is for WANT_LATER. */
 static uint64_t waiting(const struct cache_pool *a)
 {
 	const uint64_t later = a->bytes[WANT_LATER];
@@ -203,7 +203,7 @@ static uint64_t waiting(const struct cache_pool *a)
 	return a->bytes[WANT_NEXT] + (later > a->later_limit ? later - a->later_limit : 0);
 }
 
-/* The memory for kept blocks, which is not 0 even if nothing is read ahead. */
+/* Return the memory for kept blocks, which is not 0 even if nothing is read ahead. */
 static uint64_t room_for_kept(const struct cache_pool *a)
 {
 	const uint64_t all = a->limit ? a->limit : CACHE_MIN;

@@ -62,8 +62,8 @@ static char *put_char(char *to, unsigned long c)
 	return to;
 }
 
-/* The character of the entity that begins at `text`, and its length; 0 if it is
- * none.  Each is longer than its character. */
+/* Return the character of the entity that begins at `text`, and its length; 0 if there is none.
+ * Each entity is longer than its character. */
 static unsigned long entity(const char *text, size_t *len)
 {
 	static const struct {
@@ -134,7 +134,7 @@ static char *attribute(char *p, char **next)
 	return value;
 }
 
-/* The name in the directory that a link leads to, or NULL. */
+/* Return the name in the directory that a link leads to, or NULL. */
 static char *link_name(char *link, const char *base)
 {
 	const size_t n = strlen(base);
@@ -198,7 +198,7 @@ static bool field(const char *p, const char *end, const char *name, char *out,
 	return true;
 }
 
-/* "2026-11-22T20:14:00.000Z" in seconds; 0 if it is none. */
+/* Parse "2026-11-22T20:14:00.000Z" to seconds; 0 if invalid. */
 static int64_t parse_iso_date(const char *text)
 {
 	struct tm tm = { 0 };

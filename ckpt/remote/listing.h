@@ -27,9 +27,9 @@ int listing_set_meta(struct dirlist_entry *e, const struct http_meta *meta);
 int listing_parse_html(struct dirlist *l, char *text, const char *base);
 
 /*
- * An answer to ListObjectsV2 with a delimiter: keys that begin with `prefix`.  `next`
- * becomes the token for the next page (malloc'ed), or NULL after the last one.
- * -EBADMSG for any other text.
+ * Parse an answer to ListObjectsV2 with a delimiter: keys that begin with `prefix`.  `next` becomes
+ * the token for the next page (malloc'ed), or NULL after the last one.  -EBADMSG for any other
+ * text.
  */
 int listing_parse_s3(struct dirlist *l, const char *text, const char *prefix,
 		     char **next);

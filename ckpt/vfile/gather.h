@@ -100,7 +100,7 @@ typedef int (*gather_read_fn)(void *ctx, const struct extent_map *m, void *buf, 
 struct gather_run {
 	uint32_t source;
 	uint32_t scale; /* as in its segment */
-	uint64_t from;  /* Return the mean length of a run in bytes. */
+	uint64_t from;  /* offset in the source */
 	size_t n;
 	size_t at; /* offset in the requested range */
 };
@@ -115,7 +115,7 @@ int gather_walk(const struct gather *x, gather_step_fn step, void *ctx, size_t l
 /* Is every byte a copy of a source's byte, without arithmetic? */
 bool gather_is_plain(const struct gather *x);
 
-/* The mean length of a run in bytes. */
+/* Return the mean length of a run in bytes. */
 uint64_t gather_run_len(const struct gather *x);
 
 /* Read bytes [off, off + len) of the output, which must exist, in bounded memory. */

@@ -49,7 +49,7 @@ static int read_sub_groups(struct recutter *b, const struct value *dict)
 		for (size_t i = 0; ids && i < ids->n; i++) {
 			int64_t g;
 
-			/* In order, without repetition. */
+			/* Numbers must ascend without repetition. */
 			if (!value_get_int(ids->v[i], &g) || g != (int64_t)found ||
 			    found == b->t->ngroups)
 				return ERRMSG_FILE(

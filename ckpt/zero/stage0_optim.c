@@ -2,8 +2,8 @@
 /*
  * The optimizer of a rank: torch's state_dict, whose groups list numbers, which are the keys of the
  * states.  FP16_UnfusedOptimizer keeps the masters beside it, in lists like the groups;
- * FP16_Optimizer has one master for each group, in which the parameters lie end to end, and a group
- * is a single parameter of torch's.
+ * FP16_Optimizer has one master for each group, in which the parameters are stored end to end;
+ * torch's optimizer sees a group as a single parameter.
  */
 #include <errno.h>
 #include <stdio.h>

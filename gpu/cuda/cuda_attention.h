@@ -29,11 +29,11 @@ struct cuda_heads {
 	bool chunked; /* heads begin and end at multiples of 16 bytes */
 };
 
-/* The arguments that both directions share; c = heads * width. */
+/* Fill in the arguments that both directions share; c = heads * width. */
 struct cuda_heads cuda_heads_of(const void *qkv, size_t batch, size_t seq, size_t heads, size_t c,
 				struct backend_dropout drop);
 
-/* Fill in the arguments that both directions share; c = heads * width. */
+/* Set `chunked`.  False if a head is wider than the kernels support, which sync reports. */
 bool cuda_heads_fit(struct cuda *c, struct cuda_heads *a);
 
 #ifdef __cplusplus
