@@ -2,8 +2,8 @@
 /*
  * Splits the files of a directory into regions of element types.
  *
- * The type of a storage affects only the compression ratio: files are packed byte for byte,
- * whatever their pickles contain.  So problems with a file are not errors here.
+ * The type of a storage only determines how well it packs: files are packed byte for byte, whatever
+ * their pickles contain.  So problems with a file are not errors here.
  */
 #include "ckpt/commands/pack_inputs.h"
 

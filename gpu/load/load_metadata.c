@@ -407,7 +407,8 @@ int load_metadata(struct load *l)
 		return rc;
 	if (l->o->scheduled)
 		o->lr = run->lr;
-	/* No decay if the checkpoint's groups allow none. */
+	/* Keep the run's choice if Hugging Face's single group does not record one, or if the run
+	 * decays nothing. */
 	if (l->metadata.naming.family == NAMING_HF || run->decay == DECAY_NONE)
 		o->decay = run->decay;
 	return 0;
