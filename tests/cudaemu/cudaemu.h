@@ -22,7 +22,7 @@
 extern "C" {
 #endif
 
-/* Run threads of a block in this order from now on. */
+/* Set the order in which threads of a block run. */
 void cudaemu_reverse(bool reverse);
 
 /* Let cublasLt reject all epilogues from now on, as it does for some shapes and types. */
@@ -65,7 +65,7 @@ extern struct cudaemu_traffic {
 	/* Copies between host and device, and their bytes. */
 	uint64_t to_device, bytes_to_device, to_host, bytes_to_host;
 	uint64_t waits;    /* of the host, for a stream or an event */
-	uint64_t launches; /* of our kernels */
+	uint64_t launches; /* of the backend's own kernels */
 	uint64_t products; /* by cuBLASLt */
 	uint64_t zeroed, bytes_zeroed;
 	uint64_t collectives;   /* of NCCL; a group counts as one */

@@ -49,7 +49,7 @@ static bool remember(struct allocation **all, void *p, size_t bytes)
 	return true;
 }
 
-/* Returns its size. */
+/* Remove the allocation from the list and return its size in bytes. */
 static size_t forget(struct allocation **at, const void *p)
 {
 	struct allocation *a;

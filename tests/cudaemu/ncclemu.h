@@ -26,7 +26,7 @@ void ncclemu_reduces(size_t bytes);
  * operations. */
 void ncclemu_queue(cudaStream_t stream, void (*run)(void *arg), const void *arg, size_t bytes);
 
-/* Is the stream captured? */
+/* Return whether the stream is being captured. */
 bool ncclemu_is_recorded(cudaStream_t stream);
 
 /* The memory behind a device address. */

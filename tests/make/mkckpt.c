@@ -61,7 +61,7 @@ uint32_t mkckpt_element(const struct mkckpt *c, size_t param, unsigned state, ui
 /* A group of stages 1 and 2: the parameter's element at each position. */
 struct flat_group {
 	size_t *params; /* numbers, in flat order */
-	uint64_t *pad;  /* after each */
+	uint64_t *pad;  /* elements of padding after each parameter */
 	size_t n;
 	size_t *owner;   /* of each element: a parameter or NONE */
 	uint64_t *index; /* in it */

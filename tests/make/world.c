@@ -264,7 +264,7 @@ static void add_rule(struct mkpt *m, struct value *dict, const struct world_tens
 	case MERGE_AVERAGE:
 	case MERGE_AFFINE:
 	case MERGE_THREE_SUB_PARAMS:
-	case MERGE_EXPERTS: /* the last two: not in these worlds */
+	case MERGE_EXPERTS: /* neither rule occurs in these worlds */
 		break;
 	}
 }

@@ -404,7 +404,7 @@ static void all_stages(struct topology *t, struct backend *b)
 	gpt2_done(&model);
 }
 
-/* By name. */
+/* Open the backend `name`. */
 static int open_backend(struct backend **b, const char *name, unsigned rank, struct errmsg *err)
 {
 	if (strcmp(name, "cpu") == 0)

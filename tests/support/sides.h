@@ -14,7 +14,7 @@
  */
 struct side {
 	struct backend *b;
-	/* Elements that buffers begin beyond an aligned address. */
+	/* Offset of buffers from an aligned address, in elements. */
 	size_t skew;
 	uint64_t drawn; /* random numbers */
 	struct {

@@ -71,7 +71,7 @@ for _ in 1 2 3; do
 done
 check "came with its open" test "$(count reads)" -eq $((reads + own))
 
-# Passed through.
+# The kernel reads the shard directly.
 model=$view/mp_rank_00_model_states.pt
 identical=$(count opens_passthrough)
 if [ "$identical" -gt 0 ]; then

@@ -37,7 +37,7 @@ save_in_place() {
 	done
 }
 
-# By another program, which removes the tag first.
+# Another program removes the tag before it saves again.
 save_replaced() {
 	mv "$1" "$tmp/removed"
 	cp -r "$new" "$1"

@@ -126,8 +126,8 @@ while read -r case _ _ flavor steps _; do
 	same "$case in another stage" "$want" "$case-other"
 done <<<"$deepspeed"
 
-# 11 of 16 rows are tokens, the others were trained as padding.  A model with 16 rows resumes them;
-# any other gets zeros instead, or no such rows.
+# 11 of 16 rows are tokens, the others were trained as padding.  A model with 16 rows resumes all of
+# them; a larger one gets zeros for padding, a smaller one omits it.
 for stage in 2 3; do
 	case=$good/z${stage}_padded_vocab_dp2
 	ucckpt convert "$case/global_step4" "$tmp/padded-z$stage" >/dev/null || fail "convert $case"

@@ -33,7 +33,7 @@ begin() {
 	train_later 4 "$name" "${f[@]}" --checkpoint_dir "$tmp/$name" --checkpoint_interval $steps --async_save
 }
 
-# All are tags of one run then, so that one mount shows all.
+# All tags are in one run, so one mount shows all.
 gather() {
 	check "$name: latest names the newest" test "$(cat "$tmp/$name/latest")" = global_step$((2 * steps))
 	check "$name: check finds it whole" ucckpt check --data "$tmp/$name/global_step$steps"

@@ -1,8 +1,6 @@
 #!/bin/bash
-# SPDX-License-Identifier: Apache-2.0
-# A tag was saved again, and files of the former save are left: views show the newer save, and the
-# other files are named.
-# shellcheck source=tests/cases/lib.sh
+# SPDX-License-Identifier: Apache-2.0 A tag was saved again, and files of the earlier save remain:
+# views show the newer save, and warnings name the old files. shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 
 # again FORMER NEWER: $tag is NEWER's tag, saved over FORMER's.

@@ -275,7 +275,7 @@ static void a_directory_lists_what_can_be_found(void **state)
 	tear_down(&f);
 }
 
-/* Paths below a run that has these links. */
+/* Paths below a run that contains symbolic links. */
 static void links_are_followed_inside_the_run(void **state)
 {
 	static const struct {

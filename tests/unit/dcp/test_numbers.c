@@ -40,7 +40,7 @@ static const struct row {
 	{ "aab", { "ab" }, "parameter 0 of the optimizer, which has no names, may be 0 or 1" },
 	{ "ab=b", { "ab" }, "may be 1 or 3" },
 	{ "AA", { "A" }, "may be 0 or 1" },
-	{ "A=", { "A" }, "may be 0 or 1" }, /* two biases of zeros look so */
+	{ "A=", { "A" }, "may be 0 or 1" }, /* two biases of zeros are indistinguishable */
 	{ "ab", { "?" }, "may be 0 or 1" },
 	{ "ab=A", { "abA" }, "013" },
 	{ "a=bAB", { "a??B" }, "0234" },

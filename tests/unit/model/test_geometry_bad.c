@@ -65,7 +65,7 @@ static const struct {
 	{ MERGE_AVERAGE, 0, "[[2],[3]]", NULL, NULL, "is not of one shape" },
 	{ MERGE_AVERAGE, 0, "[None,[3]]", NULL, NULL, "is not of one shape" },
 
-	/* sub-parameters: no valid spec */
+	/* invalid specs of sub-parameters */
 	SUB("{}", "do not fit its slices"),
 	SUB("5", "do not fit"),
 	SUB("{'shape': 8, 'partition_dim': 0}", "do not fit"),

@@ -103,7 +103,7 @@ static void turned_bits_are_found(void **state)
 		}
 		bytes[bit / 8] ^= (uint8_t)(1 << bit % 8);
 	}
-	/* zstd's frames have bits without a meaning: the content was right. */
+	/* Some bits of zstd frames have no meaning; changing them leaves the content right. */
 	assert_true(harmless < 40);
 }
 

@@ -13,7 +13,7 @@
 #define STAGES_12 (STAGE(1) | STAGE(2))
 #define STAGES_ALL (STAGES_12 | STAGE(3))
 
-/* A defect, and how it is reported. */
+/* A defect and its expected message. */
 struct bad {
 	const char *name;
 	unsigned stages;

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tensors besides trained parameters in files of a pipeline's layers, on two tensor-parallel
- * ranks: a layer is added to a real checkpoint. */
+/*
+ * Layer files of a pipeline may hold tensors other than trained parameters, on two tensor-parallel
+ * ranks: the test adds a layer to a real checkpoint.
+ */
 #include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -155,7 +155,7 @@ static void lost_files_fail_alone(void **state)
 			}
 }
 
-/* Other sources, with a file of each. */
+/* Sources in other formats, with one file of each. */
 static const struct {
 	const char *dir, *file;
 } sources[] = {

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What keeps one view from being made keeps no other: weights are served whatever the
- * optimizer has beside them. */
+/*
+ * An error in one view does not disable the others: weights are served even if optimizer states are
+ * unsupported.
+ */
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An MPI that lets a process have no threads is refused. */
+/* An MPI library without thread support is refused. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 #include "gpu/comm/comm.h"
 #include "tests/support/unit.h"
 
-/* In place of the library's. */
+/* Replaces the library's function. */
 int MPI_Init_thread(int *argc, char ***argv, int required, int *provided)
 {
 	(void)argc;

@@ -298,7 +298,7 @@ static void what_is_not_given_of_a_batch_follows(void **state)
 		{ "{}", "", 8, 16, 2, 1 },
 		{ "{}", "--train_batch_size 6", 2, 6, 3, 1 },
 		{ "{}", "--train_micro_batch_size_per_gpu 8", 2, 16, 8, 1 },
-		/* DeepSpeed's derivation. */
+		/* derived as DeepSpeed does */
 		{ "{\"train_batch_size\": 32}", "", 2, 32, 16, 1 },
 		{ "{\"train_micro_batch_size_per_gpu\": 3}", "", 2, 6, 3, 1 },
 		{ "{\"train_batch_size\": 32,"

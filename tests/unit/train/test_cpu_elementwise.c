@@ -14,7 +14,7 @@
 #include "tests/support/hostbackend.h"
 #include "tests/support/unit.h"
 
-/* Around the lengths of vectors, blocks and parts. */
+/* Lengths near the boundaries of vectors, blocks and parts. */
 static const size_t lengths[] = { 0, 1, 7, 16, 255, 257, 16383, 16385, 40001 };
 static const unsigned threads[] = { 1, 2, 5 };
 

@@ -11,7 +11,7 @@
 #include "gpu/backend/backend.h"
 #include "tests/support/unit.h"
 
-#define MOST 2048 /* elements of any array here */
+#define MOST 2048 /* capacity of the arrays below, in elements */
 #define DIRECTIONS 8
 #define STEP 1e-3f
 #define SEED 11

@@ -85,7 +85,10 @@ static float *written(struct op_case *c, size_t numel)
 	return filled(c, numel, NAN);
 }
 
-/* A power of two: subtracting it again loses almost nothing. */
+/*
+ * Initial value of accumulated outputs: a power of two, so that subtracting it loses almost
+ * nothing.
+ */
 #define BEFORE 0.5f
 
 static float *added_to(struct op_case *c, size_t numel)
@@ -219,8 +222,10 @@ static void embed(struct op_case *c)
 	near_added(c, "dwpe", dwpe, positions * width);
 }
 
-/* float32 has 24 bits; sums of some hundred terms in another order lose some. In 16 bits, torch
- * also rounds weight gradients, and single steps of gelu_new and of sums. */
+/*
+ * float32 has 24 bits; sums of some hundred terms in another order lose a few. In 16 bits, torch
+ * also rounds weight gradients, and single steps of gelu_new and of sums.
+ */
 static const struct {
 	const char *name;
 	enum dtype dtype;
@@ -302,7 +307,7 @@ static void show_weights(struct backend *b, uint64_t seed, float *out)
 			  (struct backend_dropout){ .p = 0.5f, .skip = seed });
 }
 
-/* The number of `n` weights that are dropped in both or in none. */
+/* Count the weights that are dropped in both arrays or in neither. */
 static size_t alike(const float *x, const float *y, size_t n)
 {
 	size_t i, same = 0;

@@ -26,8 +26,10 @@
 #include "cudaemu.h"
 #endif
 
-/* What an emulated device accesses is the same in both 16-bit types and in any order of threads,
- * and takes sanitizers long. */
+/*
+ * An emulated device accesses the same memory in both 16-bit types and in any order of threads, and
+ * sanitizers are slow.
+ */
 #if defined(CUDA_EMULATED) && defined(__SANITIZE_ADDRESS__)
 #define SANITIZED 1
 #else
@@ -49,7 +51,7 @@ static const struct {
 #endif
 };
 
-/* Enough for the logits of some rows of the largest vocabulary above. */
+/* Holds the logits of a few rows of the largest vocabulary above. */
 static size_t logits_bytes = (size_t)1 << 14;
 
 static struct backend_cuda_options options = { .deterministic = true };
@@ -96,7 +98,7 @@ static void run_otherwise(bool otherwise)
 #ifdef CUDA_EMULATED
 	cudaemu_reverse(otherwise);
 #else
-	(void)otherwise; /* the hardware schedules as it likes */
+	(void)otherwise; /* a GPU's order of threads cannot be set */
 #endif
 }
 
@@ -126,7 +128,7 @@ static void check_shape(struct backend *want_by, struct backend *got_by, const s
 /* Shapes that are also tested with unaligned buffers. */
 #define SKEWED 3
 
-/* Of all shapes and types. */
+/* Check `op` for all shapes and types. */
 static void check_op(const struct op *op)
 {
 	size_t t, i, skew;
@@ -156,8 +158,10 @@ static void numbers_are_narrowed_as_by_the_cpu(void **state)
 }
 
 #ifndef CUDA_EMULATED
-/* The shapes of GPT-2 124M, of which cuBLASLt has kernels that smaller ones never get: by the
- * algorithms that are measured to be the fastest, as in a run. */
+/*
+ * Shapes of GPT-2 124M: cuBLASLt has kernels that it uses only for large shapes. As in a run, the
+ * algorithm that measures fastest is used.
+ */
 static void large_shapes_are_the_cpus(void **state)
 {
 	static const struct shape linears[] = {
@@ -191,7 +195,6 @@ static void large_shapes_are_the_cpus(void **state)
 }
 #endif
 
-/* From one moment on. */
 static void the_peak_of_memory_is_counted(void **state)
 {
 	const size_t bytes = (size_t)8 << 20;
@@ -208,7 +211,7 @@ static void the_peak_of_memory_is_counted(void **state)
 }
 
 #ifdef CUDA_EMULATED
-/* As if cuBLASLt had no epilogue: the same results from other kernels. */
+/* Without cuBLASLt's epilogues, other kernels give the same results. */
 static void linear_needs_no_epilogues(void **state)
 {
 	cudaemu_refuse_epilogues(true);
@@ -216,7 +219,7 @@ static void linear_needs_no_epilogues(void **state)
 	cudaemu_refuse_epilogues(false);
 }
 
-/* GEMMs with column sums are Ampere's: later devices do without them. */
+/* Only Ampere uses GEMMs with column sums; later devices do not. */
 static void columns_are_summed_in_products_before_hopper(void **state)
 {
 	static const struct {
@@ -234,13 +237,15 @@ static void columns_are_summed_in_products_before_hopper(void **state)
 	cudaemu_be(8);
 }
 
-/* The gradients of norms go through columns in strips that fit, and the widest heads of attention
- * just do. */
+/*
+ * Norm gradients process columns in strips that fit in shared memory; the widest attention heads
+ * just fit.
+ */
 static void kernels_need_little_shared_memory(void **state)
 {
 	const size_t usual = cudaemu_shared_limit;
 
-	cudaemu_shared_limit = 99 << 10; /* sm_86 has no less */
+	cudaemu_shared_limit = 99 << 10; /* the least of all devices, sm_86's */
 	check_op(op_named("norm"));
 	check_op(op_named("attention"));
 	cudaemu_shared_limit = usual;
@@ -269,7 +274,7 @@ static void count_failure(const struct backend_group *g, struct backend *b)
 	group_failures++;
 }
 
-/* A rank that cannot join the gather of a row's sums says so: others wait for it. */
+/* A rank that cannot join the gather of a row's sums reports this, since the others wait for it. */
 static void failures_end_a_group(void **state)
 {
 	const struct backend_group g = { .size = 2, .gather = count_gather, .fail = count_failure };
@@ -328,7 +333,7 @@ static void out_of_memory_is_told(void **state)
 #define BATCH ((size_t)2)
 #define SEQ ((size_t)24)
 
-/* Different in every step. */
+/* Set tokens that differ in every step. */
 static void set_tokens(int32_t *tokens, size_t step)
 {
 	size_t k;
@@ -407,7 +412,7 @@ static void learn(struct backend *b, double *losses, size_t steps)
 	b->ops->destroy(b);
 }
 
-/* The means of `part` steps each. */
+/* Compare the means over every `part` steps. */
 static void curves_are_near(const double *got, const double *want, size_t part, double tolerance,
 			    const char *type)
 {
@@ -462,11 +467,13 @@ static void runs_are_equal_bit_for_bit(void **state)
 	assert_memory_equal(first, again, sizeof(first));
 }
 
-/* Waits that can be left out. */
+/* Waits that a test can omit. */
 enum { FOR_ZEROS, FOR_INPUT, FOR_SUMS, FOR_OUTPUT, NONE };
 
-/* Copied in by one queue, doubled by the computation, copied out by another: is the result
- * right? */
+/*
+ * One queue copies in, the compute queue doubles, another copies out. Return whether the result is
+ * right.
+ */
 static bool is_doubled(struct backend *b, size_t n, int left_out)
 {
 	const struct backend_ops *const o = b->ops;
@@ -480,7 +487,7 @@ static bool is_doubled(struct backend *b, size_t n, int left_out)
 	bool right = true;
 
 	assert_true(in && out && x && there && done);
-	o->event_wait(b, there); /* it was never recorded */
+	o->event_wait(b, there); /* the event was never recorded */
 	memset(out, 0, bytes);
 	for (size_t i = 0; i < n; i++)
 		in[i] = (float)i;
@@ -524,7 +531,9 @@ static void queues_wait_for_each_other(void **state)
 }
 
 #ifdef CUDA_EMULATED
-/* In some order of the queues each wait is needed, and with all of them any is right. */
+/*
+ * For each wait, some order of the queues fails without it; with all waits, every order is right.
+ */
 static void waits_that_are_missing_show(void **state)
 {
 	struct backend *const b = cuda(DTYPE_F32);
@@ -544,7 +553,7 @@ static void waits_that_are_missing_show(void **state)
 
 /* --------------------------------------------------------------------------- */
 
-/* 77 without a GPU. */
+/* Return 77 without a GPU. */
 static int look_for_device(void)
 {
 	struct errmsg err = { "" };

@@ -73,7 +73,7 @@ static void fastest_is_used(void **state)
 	cudaemu_offer(1, 0, false);
 }
 
-/* A shape's results on a backend of its own. */
+/* Compute one shape on a new backend. */
 static struct backend *do_linear(struct side *s, const struct shape *h)
 {
 	const struct backend_cuda_options o = { 0 };

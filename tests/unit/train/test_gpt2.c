@@ -30,7 +30,7 @@ static void published_sizes(void **state)
 	}
 }
 
-/* Count the elements of parameter `number` that a rank has, and no rank before. */
+/* Count the elements of parameter `number` that this rank has and no earlier rank has. */
 static void count_elements(const struct gpt2 *m, size_t number, unsigned *seen)
 {
 	uint64_t at, n, e, k;
@@ -124,7 +124,7 @@ static void stages_are_balanced(void **state)
 	}
 }
 
-/* Units of other stages are empty; the last has the embedding for the head. */
+/* Units of other stages are empty; the last stage has the embedding for its head. */
 static void stages_have_their_layers(void **state)
 {
 	static const size_t params[3][7] = {
@@ -147,8 +147,10 @@ static void stages_have_their_layers(void **state)
 	}
 }
 
-/* Where elements of the second of two ranks lie: queries, keys and values are cut each, c_fc's
- * columns, c_proj's rows, the embedding's rows with padding. */
+/*
+ * Where elements of the second of two ranks lie: queries, keys and values are each partitioned, as
+ * are c_fc's columns, c_proj's rows, and the embedding's padded rows.
+ */
 static void places_in_the_whole(void **state)
 {
 	static const struct {

@@ -65,7 +65,7 @@ static void finish(void)
 		fail_msg("%s", err.text);
 }
 
-/* sum += 2 * in, where another queue has a part; out = sum. */
+/* sum += 2 * in, partly on another queue; out = sum. */
 static void step(void)
 {
 	o->copy(at.b, QUEUE_COMPUTE, at.x, at.in, N * sizeof(*at.x));
@@ -106,7 +106,7 @@ static void replays_with_what_is_there(void **state)
 	step();
 	if (o->record_end(at.b, &g, &err))
 		fail_msg("%s", err.text);
-	/* Nothing has been done. */
+	/* Recording executes nothing. */
 	check_out(2);
 	set_in(10);
 	o->replay(at.b, g);
@@ -114,7 +114,7 @@ static void replays_with_what_is_there(void **state)
 	set_in(100);
 	o->replay(at.b, g);
 	check_out(222);
-	/* Queued as ever in between. */
+	/* Unrecorded work between replays. */
 	step();
 	check_out(422);
 	o->replay(at.b, g);
@@ -123,7 +123,7 @@ static void replays_with_what_is_there(void **state)
 	end();
 }
 
-/* Operations' own memory may grow between replays: what was recorded keeps its. */
+/* Operations' own memory may grow between replays: recorded operations keep theirs. */
 static void keeps_its_memory(void **state)
 {
 	const size_t many = 1 << 18;

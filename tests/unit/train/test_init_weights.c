@@ -51,7 +51,7 @@ static void distributions(void **state)
 
 static void parts_are_parts_of_the_whole(void **state)
 {
-	static float whole[200000]; /* more than a thread's task */
+	static float whole[200000]; /* larger than one thread's task */
 	float part[50];
 	struct gpt2 m;
 

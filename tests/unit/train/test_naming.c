@@ -162,7 +162,7 @@ static void names_of_each_family(void **state)
 	gpt2_done(&m);
 }
 
-/* The place in the tensor of our element `i`. */
+/* Return the index in the tensor of the rank's element `i`. */
 static uint64_t place_of(const struct naming_tensor *t, uint64_t i)
 {
 	if (!t->transposed)
@@ -170,7 +170,7 @@ static uint64_t place_of(const struct naming_tensor *t, uint64_t i)
 	return naming_row(t, i % t->shape[0]) * t->shape[1] + i / t->shape[0];
 }
 
-/* Our columns of c_attn on a rank with 2 heads of 4: q0 q1, k0 k1, v0 v1. */
+/* Columns of c_attn on a rank with 2 heads of 4: q0 q1, k0 k1, v0 v1. */
 static void rows_of_queries_keys_and_values(void **state)
 {
 	static const struct {
@@ -197,7 +197,7 @@ static void rows_of_queries_keys_and_values(void **state)
 	gpt2_done(&m);
 }
 
-/* Every element has a place of its own, and naming_arrange puts it there. */
+/* Elements have distinct places, and naming_arrange puts each at its place. */
 static void every_element_has_its_place(void **state)
 {
 	static float ours[56 * 16], theirs[56 * 16];

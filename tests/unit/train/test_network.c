@@ -273,7 +273,7 @@ static void runs_are_equal_bit_for_bit(void **state)
 	end(&w[1]);
 }
 
-/* A third block, with all, some, or but one of its activations shared. */
+/* A third block that shares all, some, or all but one of its activations. */
 static void made_again_gradients_are_the_same(void **state)
 {
 	/* Numbers per token in a block: 16 times n_embd. */

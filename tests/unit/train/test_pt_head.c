@@ -60,7 +60,7 @@ static void cut_off(void **state)
 	uint64_t whole = 0;
 
 	for (uint64_t n = 0; n < len; n++) {
-		/* Once the pickle is complete it stays so. */
+		/* A complete pickle stays complete with more bytes. */
 		if (read_front(&a, &root, file.data, n))
 			whole++;
 		else
@@ -71,8 +71,7 @@ static void cut_off(void **state)
 	bytebuf_done(&file);
 }
 
-/* Change one byte of the pickle or of its headers: the object is another one, or there is
- * none. */
+/* Change one byte of the pickle or of its headers: the object changes, or the read fails. */
 static void damaged(void **state)
 {
 	uint64_t len;

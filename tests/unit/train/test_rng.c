@@ -56,7 +56,7 @@ static void skipping_is_drawing(void **state)
 	}
 }
 
-/* Around the boundaries of the 624-word state. */
+/* Skips near the boundaries of the 624-word state. */
 static void skips_add_up(void **state)
 {
 	static const uint64_t parts[] = { 0, 1, 622, 623, 624, 625, 1248, 5000 };

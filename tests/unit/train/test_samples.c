@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Megatron's samples of an indexed dataset: where they lie is given by three arrays, and arrays
- * that do not hold together are refused. */
+/*
+ * Megatron's samples of an indexed dataset: three arrays give their positions, and inconsistent
+ * arrays are refused.
+ */
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -53,7 +55,7 @@ struct array {
 	const char *type, *shape;
 	size_t n;
 	int64_t v[12];
-	size_t cut;      /* bytes that are missing */
+	size_t cut;      /* bytes missing at the end */
 	uint8_t version; /* 0: 1 */
 };
 
@@ -169,7 +171,7 @@ static void arrays_that_do_not_hold_together_are_refused(void **state)
 	assert_non_null(strstr(err.text, "sample 0 is not 3 tokens"));
 }
 
-/* A sample that is not the first is looked at when it is read. */
+/* Samples after the first are checked when they are read. */
 static void bad_samples_are_errors(void **state)
 {
 	struct arrays a = good;

@@ -13,7 +13,7 @@
 #include "gpu/save/save_lock.h"
 #include "tests/support/unit.h"
 
-/* In place of the system's. */
+/* Replaces the system's flock(). */
 static int flock_errno;
 
 int flock(int fd, int operation)
@@ -84,7 +84,7 @@ static void directories_that_were_made_go_again(void **state)
 	save_unlock(&l);
 }
 
-/* A run goes on where the file system has no locks, and says so. */
+/* On a file system without locks a run logs a warning and continues. */
 static void no_locks_are_a_warning(void **state)
 {
 	struct errmsg err = { "" };

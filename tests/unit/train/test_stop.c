@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Stop requests stay pending until polled, and interrupt no computing thread. */
+/* Stop requests stay pending until polled, and do not interrupt computing threads. */
 #include <pthread.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -26,7 +26,7 @@ static bool thread_has_both_blocked(void)
 	       pthread_join(t, NULL) == 0 && blocked;
 }
 
-/* Runs in a process of its own, whose exit status is the number of the failed check. */
+/* Runs in a child process; its exit status is the number of the failed check. */
 static int ask(int sig)
 {
 	bool blocked;

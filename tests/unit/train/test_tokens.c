@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows of tokens from torch's generator, binary files, Megatron's indexed datasets and text.  No
- * token is invented, and none beyond the vocabulary is passed on. */
+/*
+ * Rows of tokens from torch's generator, binary files, Megatron's indexed datasets and text.  All
+ * tokens come from the data, and a token beyond the vocabulary is refused.
+ */
 #include <errno.h>
 #include <limits.h>
 #include <nettle/sha2.h>
@@ -153,7 +155,7 @@ static void rows_of_numbers_and_of_bytes(void **state)
 		t = must_open(&o);
 		must_read(t, false, 1, row);
 		assert_memory_equal(row, cases[i].row1, sizeof(row));
-		/* There are two rows; the third is the first again. */
+		/* The data has two rows; row 3 repeats row 1. */
 		must_read(t, false, 0, row);
 		must_read(t, false, 2, again);
 		assert_memory_equal(row, again, sizeof(row));
@@ -314,7 +316,7 @@ static void documents_are_read_end_to_end(void **state)
 		size_t len;
 	} cases[] = {
 		{ good, good_bin, 12 },
-		/* At other offsets, with gaps and an empty sequence. */
+		/* Sequences at other offsets, with gaps and an empty sequence. */
 		{ { .version = 1,
 		    .type = 1,
 		    .sequences = 4,

@@ -20,7 +20,7 @@
 #include "tests/support/openfiles.h"
 #include "tests/support/unit.h"
 
-/* Several pieces, and a rest. */
+/* Several whole pieces and a partial one. */
 #define FILE_BYTES ((size_t)20 << 20)
 #define FILE_NAME "upload.tmp"
 
@@ -141,15 +141,17 @@ static void everything_arrives(void **state)
 	}
 }
 
-/* Write the file out and forget it.  False if the page cache is all that there is. */
+/* Write the file to disk and evict it. Return false if it exists only in the page cache. */
 static bool make_cold(const struct source *src)
 {
 	return fsync(src->fd) == 0 && posix_fadvise(src->fd, 0, 0, POSIX_FADV_DONTNEED) == 0 &&
 	       !pagecache_has(src->fd, 0, FILE_BYTES);
 }
 
-/* What is not in the page cache does not get there, but for the ends of ranges that have no whole
- * pages; what is there is taken from it. */
+/*
+ * Uploads do not add pages to the page cache, except partial pages at the ends of ranges; pages in
+ * the cache are read from it.
+ */
 static void cold_files_stay_cold(void **state)
 {
 	static const struct job jobs[] = {
@@ -219,7 +221,7 @@ static void failures_are_told(void **state)
 	}
 }
 
-/* A tag that is saved again in place would mix with what was read before. */
+/* A tag overwritten in place would mix with the bytes already read. */
 static void a_file_that_is_written_to_is_noticed(void **state)
 {
 	for (size_t d = 0; d < COUNT(devices); d++) {

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A process that waits too long ends with one line that says in what; others do not.  Each case
- * is a process of its own. */
+/*
+ * A process that waits too long exits with one line that names the wait; others continue. Each case
+ * runs in its own process.
+ */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -62,7 +64,7 @@ static void hang_while_ended(void)
 	_exit(0);
 }
 
-/* The batch system has asked it to stop, which it cannot. */
+/* The batch system asks the process to stop, but it hangs. */
 static void hang_and_be_asked_to_stop(void)
 {
 	stop_on_signals();
@@ -103,7 +105,7 @@ static void hang_after_removal(void)
 	hang();
 }
 
-/* Not even waiting. */
+/* The process is asked to stop while it does not wait. */
 static void be_told(void)
 {
 	static struct watch_probe bad = { .check = broken, .pending = nothing };
@@ -113,7 +115,7 @@ static void be_told(void)
 	wait_for_ever();
 }
 
-/* Much longer than the limit, but never all at once. */
+/* Waits that together exceed the limit, but none alone. */
 static void wait_often(void)
 {
 	for (int i = 0; i < 8; i++) {
@@ -143,7 +145,7 @@ static void processes_end_as_they_should(void **state)
 	static const struct {
 		const char *what;
 		void (*run)(void);
-		const char *says; /* "": it ends well */
+		const char *says; /* expected message; "": success */
 	} of[] = {
 		{ "before the first step", hang,
 		  "uctrain: rank 1: before the first step: a barrier" LATE },

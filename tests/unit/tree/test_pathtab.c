@@ -41,7 +41,7 @@ static void a_path_keeps_its_number(void **state)
 
 struct adder {
 	struct pathtab *t;
-	unsigned first; /* where this thread begins */
+	unsigned first; /* index of this thread's first path */
 	uint64_t index[PATHS];
 	bool failed;
 };

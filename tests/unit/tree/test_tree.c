@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Threads that walk a fresh tree at once all see the same inodes, attributes and
- * bytes; and they may walk while a tag is saved again, whose old plans end with
- * their last use. */
+/*
+ * Threads that walk a fresh tree at once all see the same inodes, attributes and bytes. A tag may
+ * be saved again during a walk; its old plans are freed after their last use.
+ */
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -39,7 +40,7 @@ static void write_tag(const char *run, const char *tag, int stage)
 	mkckpt_write(&c, path);
 }
 
-/* A run of two tags, one of which nobody has planned yet. */
+/* A run of two tags, one of which is not planned yet. */
 static void set_up(struct fixture *f)
 {
 	struct errmsg err = { "" };
@@ -66,7 +67,7 @@ static void tear_down(struct fixture *f)
 
 struct walk {
 	struct tree *t;
-	uint32_t sum; /* of all names, inodes, sizes and bytes */
+	uint32_t sum; /* checksum of all names, inodes, sizes and bytes */
 	unsigned files, views;
 	const char *defect;
 };

@@ -25,7 +25,7 @@ static void an_empty_map_is_valid(void **state)
 	extent_done(&m);
 }
 
-/* A continuation of the last run is merged into it; nothing else is. */
+/* Only an extent that continues the last run is merged into it. */
 static void runs_are_merged_when_they_continue(void **state)
 {
 	static const struct {
@@ -65,7 +65,7 @@ static void casts_are_merged_by_elements(void **state)
 	assert_true(extent_add_cast(&m, 1, 3, 1028, DTYPE_F16, DTYPE_F32));
 	assert_int_equal(m.n, 3);
 	assert_int_equal(extent_size(&m), 52);
-	/* Another type than before, although the source continues. */
+	/* A different type is not merged, although the source continues. */
 	assert_true(extent_add_cast(&m, 1, 3, 1030, DTYPE_F16, DTYPE_BF16));
 	assert_int_equal(m.n, 4);
 	assert_int_equal(extent_size(&m), 54);

@@ -36,10 +36,10 @@ static uint64_t below(uint64_t n)
  */
 struct memory {
 	uint8_t *shard;              /* owned */
-	uint8_t *whole[SOURCES_MAX]; /* owned: the sources as they read */
+	uint8_t *whole[SOURCES_MAX]; /* owned: expected bytes of the sources */
 	uint64_t len[SOURCES_MAX];
 	struct gather *x;    /* owned */
-	unsigned reads_left; /* before they fail */
+	unsigned reads_left; /* reads before the first failure */
 	uint64_t bytes_read;
 };
 
@@ -84,7 +84,7 @@ static int read_memory(void *ctx, const struct extent_map *map, void *buf, size_
 	if (m->reads_left-- == 0)
 		return errmsg_set(err, -EIO, "no more");
 	m->bytes_read += len;
-	/* Never beyond the slice. */
+	/* Reads must not go beyond the slice. */
 	assert_true(off <= extent_size(map) && len <= extent_size(map) - off);
 	while (len) {
 		const size_t i = extent_find(map, off);
@@ -105,7 +105,7 @@ static void fill(uint8_t *to, uint64_t len)
 		to[i] = (uint8_t)draw();
 }
 
-/* Some reads of all sizes, and byte by byte at the end. */
+/* Check reads of all sizes, and single bytes at the end. */
 static void check_reads(struct memory *m, const uint8_t *want, uint64_t len)
 {
 	uint8_t *got = malloc(len + 2);
@@ -131,7 +131,7 @@ static void check_reads(struct memory *m, const uint8_t *want, uint64_t len)
 	free(got);
 }
 
-/* Rows of random segments; some are long enough for reads of their own. */
+/* Rows of random segments; some are long enough to be read separately. */
 static void make_rows(struct geometry *g, bool large)
 {
 	const uint64_t segs = large ? 1 + below(3) : 1 + below(9);
@@ -150,7 +150,7 @@ static void make_rows(struct geometry *g, bool large)
 		s->at = g->row_len;
 		s->len = large ? longest / 2 + below(longest / 2) : 1 + below(longest);
 		s->from = below(10);
-		/* Some sources stay empty, like ranks that have nothing. */
+		/* Some sources stay empty, like ranks without elements. */
 		s->source = (uint32_t)below(g->nsources);
 		if (s->from + s->len > g->stride[s->source])
 			g->stride[s->source] = s->from + s->len + below(3) / 2;
@@ -161,7 +161,7 @@ static void make_rows(struct geometry *g, bool large)
 	g->shape[0] = g->numel;
 }
 
-/* What the geometry says, element by element. */
+/* Expand the geometry element by element. */
 static uint8_t *expand(const struct geometry *g, const struct memory *m, size_t item)
 {
 	uint8_t *v = malloc(g->numel * item + 1);
@@ -222,9 +222,9 @@ static void long_segments_are_too(void **state)
 }
 
 /*
- * Rows of many segments, like those of a matrix that is partitioned along its
- * last dimension into single elements, and one row of them all: a small read
- * costs little more than it returns, wherever it begins.
+ * Rows of many segments, like those of a matrix that is partitioned along its last dimension into
+ * single elements, and one row of all segments: a small read at any offset reads little more than
+ * it returns.
  */
 static void small_reads_read_little(void **state)
 {
@@ -344,7 +344,7 @@ static void make_mean(struct memory *m, size_t n, uint64_t numel)
 	g.segs[0].len = g.stride[0] = numel;
 	m->x = gather_new(&g, DTYPE_F32, 1, make_maps(m, n));
 	assert_non_null(m->x);
-	/* Taken over. */
+	/* Ownership of the segments moved. */
 	assert_null(g.segs);
 	assert_null(g.stride);
 }
@@ -434,7 +434,7 @@ static void check_failures(struct memory *m, uint64_t len, unsigned reads)
 
 static void failed_reads_are_passed_up(void **state)
 {
-	static const uint64_t lens[] = { 7, 100000 }; /* also by themselves */
+	static const uint64_t lens[] = { 7, 100000 }; /* also without other segments */
 
 	seed = 4;
 	for (size_t i = 0; i < COUNT(lens); i++) {
@@ -476,7 +476,7 @@ static void failed_means_are_passed_up(void **state)
 		assert_non_null(m.whole[t]);
 	}
 	make_mean(&m, 3, numel);
-	/* Twice three slices. */
+	/* Three slices are read twice. */
 	check_failures(&m, numel * sizeof(float), 6);
 	memory_done(&m);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Virtual files read in every way, by one thread and by several, compared with
- * the same bytes assembled in memory.
+ * Every kind of read of a virtual file, by one thread or several, returns the bytes assembled in
+ * memory.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -84,7 +84,7 @@ static void reads_need_no_mapping(void **state)
 	struct made_shards f;
 
 #ifdef __SANITIZE_ADDRESS__
-	skip(); /* it reserves more address space than any limit allows */
+	skip(); /* ThreadSanitizer reserves more address space than a limit allows */
 #endif
 	made_shards_make(&f);
 	assert_int_equal(getrlimit(RLIMIT_AS, &limit), 0);

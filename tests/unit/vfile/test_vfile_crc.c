@@ -16,10 +16,10 @@
 #include "tests/support/random.h"
 #include "tests/support/unit.h"
 
-/* Longer than the mapping that serves zeros. */
+/* bytes: more than the mapping that serves zeros */
 #define ZEROS ((5u << 20) / 2 + 12)
 
-/* Their sum is known as soon as the file is there; no shard is. */
+/* The checksum of zeros is known when the file is created, without a shard. */
 static void zeros_come_from_nowhere(void **state)
 {
 	const uint64_t len[] = { ZEROS, 0, 4 };
@@ -112,7 +112,7 @@ static void copying_by_read_makes_all_sums_known(void **state)
 	made_shards_done(&f);
 }
 
-/* Gaps, repetitions and backward steps do not give a wrong checksum. */
+/* Reads with gaps, repeats or backward seeks leave the checksum right. */
 static void reading_out_of_order_makes_no_wrong_sum(void **state)
 {
 	uint8_t *buf = malloc(1 << 20);
@@ -225,7 +225,7 @@ static void a_failed_sum_is_tried_again(void **state)
 	for (unsigned i = 0; i < SHARDS; i++) {
 		snprintf(away, sizeof(away), "%s.away", f.path[i]);
 		assert_int_equal(rename(away, f.path[i]), 0);
-		/* This explains the ctime, which is another one. */
+		/* chmod changes the ctime but not the data. */
 		assert_int_equal(chmod(f.path[i], 0640), 0);
 	}
 	assert_true(made_pieces_are_right(&m, 1, 20));
