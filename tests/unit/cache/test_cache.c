@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reading ahead: the bytes are right, none is read twice or for nobody, memory stays
- * within its bound, and errors reach the reader.
+ * Reading ahead: the bytes are right, each is read at most once and only for a reader, memory stays
+ * within its limit, and readers get errors.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -23,7 +23,7 @@
 
 #define MIB (UINT64_C(1) << 20)
 
-/* A store of which byte i of file f is known. */
+/* A store whose byte i of file f is known. */
 struct store {
 	atomic_ullong bytes; /* read so far */
 	atomic_int calls, under_way;
@@ -168,7 +168,7 @@ static void memory_is_bounded(void **state)
 	assert_reads(c, 0, 0, 2 * MIB);
 	assert_int_equal(cache_prefetch(c, 1, 0, 100 * MIB, WANT_NEXT), 2 * MIB);
 	assert_true(cache_bytes(test_context()) <= 8 * MIB);
-	/* Whoever finds no memory reads all the same. */
+	/* Without cache memory a read still succeeds. */
 	assert_reads(c, 2, 123, 3 * MIB);
 	cache_free(c);
 	cache_trim(test_context());
@@ -216,7 +216,7 @@ static void errors_reach_the_reader(void **state)
 	cache_prefetch(c, 3, 0, MIB, WANT_NEXT);
 	assert_int_equal(cache_read(c, 3, buf, 100, 50, &err), -EIO);
 	assert_string_equal(err.text, "file 3: gone");
-	/* It may be back. */
+	/* The store may have recovered. */
 	atomic_store(&s.failing, false);
 	assert_reads(c, 3, 50, 100);
 	cache_free(c);
@@ -299,13 +299,16 @@ static void the_least_recently_used_of_kept_blocks_goes(void **state)
 	struct store s = { 0 };
 	struct cache *c = new_cache(NULL, &s);
 
-	/* Also without read-ahead; each block takes a little more than its bytes. */
+	/*
+	 * Blocks are cached without read-ahead, too; each takes slightly more memory than its
+	 * bytes.
+	 */
 	cache_set_limit(test_context(), 0, 0, false);
 	for (uint64_t i = 0; i < 63; i++)
 		use_block(c, i);
 	use_block(c, 0);
 	assert_int_equal(s.bytes, 63 * BLOCK);
-	use_block(c, 63); /* in place of 1 */
+	use_block(c, 63); /* evicts block 1 */
 	use_block(c, 0);
 	use_block(c, 2);
 	assert_int_equal(s.bytes, 64 * BLOCK);
@@ -404,7 +407,7 @@ static void the_first_threads_begin_while_readers_wait(void **state)
 	context_free(u);
 }
 
-/* A store that does not answer is not asked twice by a reader that waits for it. */
+/* A waiting reader does not retry a store that does not answer. */
 static void what_a_reader_cannot_fetch_fails_at_once(void **state)
 {
 	struct store s = { .failing = true };
@@ -418,7 +421,7 @@ static void what_a_reader_cannot_fetch_fails_at_once(void **state)
 	cache_free(c);
 }
 
-/* Runs of a pack's blocks begin anywhere. */
+/* Runs of a pack's blocks may begin at any offset. */
 static void blocks_may_cross_pieces(void **state)
 {
 	struct store s = { 0 };
@@ -461,7 +464,7 @@ static void bytes_of_a_file_that_has_changed_are_not_given(void **state)
 	cache_free(c);
 }
 
-/* Threads want and read whatever comes to their minds. */
+/* Threads prefetch and read random ranges. */
 struct mind {
 	struct cache *c;
 	uint64_t seed;
@@ -537,13 +540,13 @@ static void a_store_is_far_if_it_lets_us_sleep(void **state)
 	struct latency_request q;
 
 	assert_false(latency_maybe_high(&f));
-	/* On a busy machine the time may be over before the thread sleeps. */
+	/* On a busy machine the interval may end before the thread sleeps. */
 	for (int i = 0; i < 20 && !latency_maybe_high(&f); i++) {
 		latency_begin(&f, &q, SIZE_MAX);
 		usleep(2000);
 		latency_end(&f, &q);
 	}
-	/* The first slow request may be of a near store. */
+	/* A near store may have one slow request. */
 	assert_true(latency_is_high(&f));
 	latency_begin(&f, &q, MIB);
 	latency_end(&f, &q);

@@ -90,7 +90,7 @@ static void begin_site(struct side *s)
 	free(path);
 }
 
-/* Does the site belong to the context, and list its files? */
+/* Return whether the site belongs to the context and lists its files. */
 static bool is_own_site(const struct side *s)
 {
 	const char *path = SITE "/tag";
@@ -130,7 +130,7 @@ static void begin_cache(struct side *s, uint64_t limit)
 	assert_non_null(s->cache);
 }
 
-/* Has the context's memory room for its own limit, and its own bytes? */
+/* Return whether the context's cache has the context's limit and bytes. */
 static bool is_own_cache(const struct side *s, uint64_t at)
 {
 	unsigned char byte = 0;

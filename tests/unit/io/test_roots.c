@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names of unions, and the paths that begin with them.  Several roots must be there. */
+/* Names of unions, and the paths that begin with them.  All of several roots must exist. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -101,7 +101,7 @@ static void test_paths(void **state)
 	free(whole);
 }
 
-/* Long unions have short names, each its own; the same roots have the same. */
+/* Long unions have short, distinct names; equal roots give equal names. */
 static void test_long(void **state)
 {
 	static char text[N + 1][64];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Open shards: changes to a file behind our back are noticed, and the number of
- * open files is limited.
+ * Open shards: changes that other programs make to a file are detected, and the number of open
+ * files is limited.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -69,8 +69,10 @@ static void tear_down(struct fixture *f)
 	mkckpt_free_dir(f->dir);
 }
 
-/* Write to it.  Time stamps are coarse: a change within one tick cannot be detected, so
- * that another mtime is given, or the one that it had. */
+/*
+ * Write to the shard. Time stamps are coarse and hide a change within one tick, so set a new mtime
+ * or restore the old one.
+ */
 #define WRITE "printf X | dd of=shard bs=1 seek=3 conv=notrunc status=none"
 #define OVERWRITE WRITE "; touch -d @2000000000 shard"
 #define REWRITE "touch -r shard was; " WRITE "; touch -r was shard"
@@ -82,7 +84,7 @@ struct change {
 	const char *name;
 	const char *commands; /* shell commands, run in the directory */
 	const char *unopened; /* message of shards_use, or NULL */
-	const char *open;     /* the same, if it was opened before */
+	const char *open;     /* message of shards_use if the shard was opened before */
 	const char *path;     /* message of shards_check_paths */
 };
 
@@ -176,7 +178,10 @@ static void changes_are_told_of_an_open_shard(void **state)
 	}
 }
 
-/* If a file was never opened, attributes explain a ctime; afterwards its content decides. */
+/*
+ * For a file that was never opened, attributes explain a changed ctime; for an opened file its
+ * content decides.
+ */
 static void content_decides_once_a_shard_was_opened(void **state)
 {
 	struct fixture f;
@@ -200,8 +205,10 @@ static void content_decides_once_a_shard_was_opened(void **state)
 	tear_down(&f);
 }
 
-/* While one thread reads, a file is rewritten with other bytes, and with its own again, and
- * its mtime is always put back. */
+/*
+ * While one thread reads, a file is rewritten with other bytes and then with the original ones; its
+ * mtime is restored each time.
+ */
 static atomic_bool rewriting;
 
 #define REWRITTEN 4096
@@ -270,7 +277,7 @@ static void changes_are_told_of_a_path(void **state)
 		int rc;
 
 		set_up(&f);
-		/* Asked again at once, it may use its last answer. */
+		/* A second call at once may reuse the first result. */
 		assert_int_equal(shards_check_paths(f.c, &first, 1, &err), 0);
 		mkckpt_shell(f.dir, changes[i].commands);
 		nanosleep(&interval, NULL);
@@ -359,8 +366,7 @@ static void few_files_are_open_at_once(void **state)
 	assert_int_equal(open_files(), before);
 }
 
-/* If other code holds more descriptors than were left for it, shards that
- * nobody uses are closed before opening one fails. */
+/* If other code leaves too few descriptors, unused shards are closed before an open fails. */
 static void shards_make_room_for_shards(void **state)
 {
 	int held[64], n = 0;
@@ -503,7 +509,7 @@ static void what_was_wanted_is_lent(void **state)
 	assert_true(shards_pin(f.c, 0, 2, 4, &l));
 	assert_int_equal(l.len, 4);
 	assert_memory_equal(l.p, "2345", 4);
-	/* Pinned again, since it was not read; and only the existing bytes. */
+	/* The block is pinned again, since it was not read, with only the bytes that exist. */
 	cache_unpin(&l, false);
 	assert_true(shards_pin(f.c, 0, 2, 4, &l));
 	assert_true(shards_pin(f.c, 0, 6, 10, &rest));
@@ -511,7 +517,7 @@ static void what_was_wanted_is_lent(void **state)
 	assert_memory_equal(rest.p, "67", 2);
 	cache_unpin(&rest, true);
 	assert_true(shards_reads_ahead(f.c));
-	/* It stays as long as it is lent. */
+	/* The block stays while it is lent. */
 	assert_memory_equal(l.p, "2345", 4);
 	cache_unpin(&l, true);
 	assert_false(shards_reads_ahead(f.c));

@@ -40,7 +40,7 @@ extern const size_t bad_model_n;
 extern const struct bad bad_optim[];
 extern const size_t bad_optim_n;
 
-/* Of checkpoints with experts. */
+/* Defects of checkpoints with experts. */
 extern const struct bad bad_experts[];
 extern const size_t bad_experts_n;
 

@@ -19,7 +19,7 @@
 #define WEIGHTS "adapter_model.safetensors"
 #define BASE "base_model.model."
 
-/* Of tests/good; its README.md says how they were made. */
+/* Cases of tests/good; its README.md says how they were made. */
 static const struct {
 	const char *run, *saved; /* where PEFT saved the adapter at the top */
 	const char *dirs[2];     /* there and in the run */
@@ -290,7 +290,7 @@ static void append_text(void *text, const char *warning)
 	strncat(strncat(text, warning, ERRMSG_MAX / 2), "\n", 2);
 }
 
-/* Weights that are in no file are named. */
+/* A warning names weights that no file has. */
 static void what_is_left_out_is_named(void **state)
 {
 	static const struct {

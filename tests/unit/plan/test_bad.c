@@ -325,7 +325,7 @@ static void strings_in_the_module_are_left_out(void **state)
 	mkckpt_free_dir(dir);
 }
 
-/* Where a number is expected, an enum's member is one. */
+/* An enum's member is accepted as a number. */
 static void dimensions_may_be_members_of_enums(void **state)
 {
 	static const struct bad b = {

@@ -25,7 +25,7 @@
 #define MODEL(mp) "mp_rank_0" #mp "_model_states.pt"
 #define SHARD(mp) "zero_pp_rank_0_mp_rank_0" #mp "_optim_states.pt"
 
-/* A defect of model-parallel rank `mp`, and how it is reported. */
+/* A defect of model-parallel rank `mp` and its expected message. */
 struct defect {
 	const char *name;
 	enum mkckpt_file kind;
@@ -83,7 +83,7 @@ static char *write_ranks(const struct defect *defect, bool degrees)
 	return dir;
 }
 
-/* As a mount does it. */
+/* Plan and read the directory as a mount does. */
 static int serve(const char *dir, struct errmsg *err)
 {
 	static const struct plan_options options = { .crc_zero = false };

@@ -392,7 +392,7 @@ static unsigned check_case(const char *dir, const char *name, unsigned *checks)
 	return d.tally.failures;
 }
 
-/* Large tensors are cut. */
+/* Large tensors are split into chunks. */
 static unsigned check_large(int stage)
 {
 	static const struct mkckpt_param params[] = {

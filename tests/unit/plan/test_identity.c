@@ -91,7 +91,7 @@ static void each_set_of_rules_has_its_own(void **state)
 	mkckpt_free_dir(dir);
 }
 
-/* A shard that was written again is another one, also at the same size. */
+/* A rewritten shard changes the identity, even at the same size. */
 static void a_changed_shard_changes_it(void **state)
 {
 	static const enum mkckpt_file kinds[] = { MKCKPT_OPTIM, MKCKPT_MODEL };

@@ -52,7 +52,10 @@ static void replace(const char *path)
 	assert_int_equal(mkdir(path, 0700), 0);
 }
 
-/* The same inode, size and mtime, so that the file is read as if it were the planned one. */
+/*
+ * Overwrite in place with the same inode, size and mtime, so that the file passes for the planned
+ * one.
+ */
 static void overwrite(const char *path)
 {
 	struct stat st;
@@ -106,7 +109,7 @@ static unsigned try_files(struct plan *p, uint64_t dir)
 	return failed + (rc < 0);
 }
 
-/* Read one shard's loss in all views, before or after sizes were asked for. */
+/* Read all views after one shard is lost, before or after their sizes are queried. */
 static void check_fault(int stage, enum mkckpt_file kind, size_t fault, bool sized)
 {
 	static const struct plan_options options = { .crc_zero = true };
@@ -155,7 +158,7 @@ static void lost_files_fail_alone(void **state)
 			}
 }
 
-/* Sources in other formats, with one file of each. */
+/* Real checkpoints of several layouts, with one file of each. */
 static const struct {
 	const char *dir, *file;
 } sources[] = {
@@ -176,7 +179,7 @@ static const struct {
 	{ "hfdir_bin", "pytorch_model.bin" },
 };
 
-/* Plan the views that the source has; only some files need the one that is lost. */
+/* Plan the views of the source; only some of their files need the lost one. */
 static void check_source(size_t i, size_t fault)
 {
 	static const struct plan_options options = { .any_stage = true };

@@ -251,8 +251,7 @@ static void crc_zero_changes_nothing_but_sums(void **state)
 	mkckpt_free_dir(dir);
 }
 
-/* Every file uses all the shards that it names: replace one, and opening
- * fails. */
+/* A file uses every shard that it names: if one is replaced, opening the file fails. */
 static void replaced_shards_are_noticed_at_open(void **state)
 {
 	struct planned x = set_up(2);
@@ -294,7 +293,7 @@ static void *walk_on(void *arg)
 	return NULL;
 }
 
-/* Shards are read when first needed, no matter by which call. */
+/* Any call may be the first that needs a shard and reads it. */
 static void threads_share_a_plan(void **state)
 {
 	struct walker walkers[4];

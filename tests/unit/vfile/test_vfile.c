@@ -84,7 +84,7 @@ static void reads_need_no_mapping(void **state)
 	struct made_shards f;
 
 #ifdef __SANITIZE_ADDRESS__
-	skip(); /* ThreadSanitizer reserves more address space than a limit allows */
+	skip(); /* AddressSanitizer reserves more address space than a limit allows */
 #endif
 	made_shards_make(&f);
 	assert_int_equal(getrlimit(RLIMIT_AS, &limit), 0);
