@@ -126,7 +126,7 @@ static int training_step(struct training *t, struct errmsg *err)
 	return o->sync(w->b, err);
 }
 
-/* Of all threads. */
+/* Return the processor time of all threads. */
 static double processor_time(void)
 {
 	struct timespec t;

@@ -274,7 +274,7 @@ static float finish(const struct cudaemu_lt_desc *desc, cudaDataType_t type, flo
 	}
 }
 
-/* The row sums of op(a). */
+/* Compute the row sums of op(a). */
 static void sum_rows(const struct cudaemu_lt_desc *desc, const void *a,
 		     const struct cudaemu_lt_layout *l, uint64_t m, uint64_t k, cudaDataType_t type)
 {

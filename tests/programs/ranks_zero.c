@@ -349,7 +349,7 @@ static void all_stages(struct topology *t, struct backend *b)
 	struct run exact = { .comm_dtype = DTYPE_F32, .clip = 0.5, .exactly = true };
 	/* 16 bits hold sums of small integers. */
 	struct run bf16 = { .comm_dtype = DTYPE_BF16 };
-	/* As stages 0 and 1 in any case, and refused for stage 3. */
+	/* Stages 0 and 1 always do this; stage 3 refuses it. */
 	struct run once = { .stage = 2, .comm_dtype = DTYPE_F32, .at_boundary = true };
 	struct run fp16 = { .comm_dtype = DTYPE_F16, .clip = 0.5 };
 	struct comm *const c = t->world;

@@ -190,7 +190,7 @@ check "bytes of two generations ($mixed reads)" test $mixed = 0
 check "shards were rewritten" test $refused -gt 0
 becomes "$tmp/old.views/tag_universal" "$mnt/tag_universal"
 
-# A tag that is removed is gone a moment later.
+# A removed tag disappears from the mount within a moment.
 rm -rf "$tmp/run/tag"
 for _ in 1 2 3 4 5 6 7 8; do
 	[ -e "$mnt/tag_universal" ] || break

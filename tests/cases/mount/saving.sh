@@ -79,7 +79,7 @@ appears global_step2_universal
 walks "in the end" again
 check "the new one is served" diff -r "$mnt/global_step2_universal" "$mnt/global_step4_universal"
 
-# The only tag.
+# The tag being saved is the only one.
 rm -r "$tmp/run/global_step2" "$tmp/run/global_step4"
 walks "without a tag" again
 save "$old" "$tmp/run/global_step6"

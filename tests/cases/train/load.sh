@@ -34,7 +34,7 @@ start
 while read -r n stage to; do
 	run=z$stage-z$to-$n
 	same "of four ranks, $run" "$(state four-z1)" $run
-	# In stage 0 every rank reads all.
+	# In stage 0 every rank reads the whole state.
 	read_once $run $((to ? 13536 : n * 13536))
 	same "$run goes on" "$(state "$([ $n = 3 ] && echo z1-z0-3-on || echo six)")" $run-on
 done <<<"$plan"
@@ -127,7 +127,7 @@ while read -r case _ _ flavor steps _; do
 done <<<"$deepspeed"
 
 # 11 of 16 rows are tokens, the others were trained as padding.  A model with 16 rows resumes all of
-# them; a larger one gets zeros for padding, a smaller one omits it.
+# them; a model of another size has zeros in its padding rows, if any.
 for stage in 2 3; do
 	case=$good/z${stage}_padded_vocab_dp2
 	ucckpt convert "$case/global_step4" "$tmp/padded-z$stage" >/dev/null || fail "convert $case"

@@ -82,7 +82,7 @@ while read -r case words rows; do
 	resume
 done <<<"$cases"
 mount_fg "$tmp/all" -o preset=megatron-qkv-thirds || finish
-# Without ZeRO, from the files.
+# Resume without ZeRO from the files.
 case=tp2_pp2_z0_fp32 words=128
 at=(load="$real/$case" tag=global_step5)
 each resume_from files "${at[@]}"

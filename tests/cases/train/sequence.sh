@@ -70,7 +70,7 @@ same_bits "recomputed" n2-s2-t1-p1-z1 again
 same_bits "recomputed rows" n2-s1-t2-p1-z1--sequence_parallel cut-again
 shared_alike s2
 shared_alike cut
-# Masks do not depend on both cuts at once either.
+# Dropout masks are the same with both partitions at once.
 alike "both, with dropout" 1e-5 s2-one-drop both
 
 # ZeRO partitions over data- and sequence-parallel ranks, which does not matter to a resumed run.

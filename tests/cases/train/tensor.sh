@@ -47,7 +47,7 @@ same_bits "recomputed in part" t2 half-again
 for stage in 0 1 2 3; do
 	alike "two by two ranks, stage $stage" 1e-5 one t2-z$stage
 done
-# Masks do not depend on how the heads are cut.
+# Dropout masks do not depend on the partition of the heads.
 shared_alike t2
 
 # Saved by | resumed on | of them tensor-parallel | stage

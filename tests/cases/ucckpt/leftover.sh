@@ -1,6 +1,8 @@
 #!/bin/bash
-# SPDX-License-Identifier: Apache-2.0 A tag was saved again, and files of the earlier save remain:
-# views show the newer save, and warnings name the old files. shellcheck source=tests/cases/lib.sh
+# SPDX-License-Identifier: Apache-2.0
+# A tag was saved again, and files of the earlier save remain: views show the newer save, and
+# messages name the old files.
+# shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 
 # again FORMER NEWER: $tag is NEWER's tag, saved over FORMER's.

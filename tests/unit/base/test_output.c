@@ -202,7 +202,7 @@ static char *tmp_of(struct output *o, enum output_kind kind)
 	return strdup(o->tmp);
 }
 
-/* Does beginning "kept" again take over the kept directory? */
+/* Return whether a second begin of "kept" reuses the kept directory. */
 static bool takes_over(enum output_kind kind, const char *kept)
 {
 	struct output o;

@@ -38,7 +38,7 @@ static void intersections_are_exact_or_smaller(void **state)
 	}
 }
 
-/* Does it admit a user with these groups? */
+/* Return whether `a` admits a user with these groups. */
 static bool lets_in(const struct permissions *a, uid_t uid, bool ten, bool twenty)
 {
 	if (uid == a->uid)

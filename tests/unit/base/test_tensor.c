@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tensors as pickles describe them: every form, and every contradiction. */
+/* Tensors as pickles describe them: every valid form, and every inconsistency is refused. */
 #include <errno.h>
 #include <stdbool.h>
 #include <stdlib.h>

@@ -175,7 +175,7 @@ static void memory_is_bounded(void **state)
 	assert_int_equal(cache_bytes(test_context()), 0);
 }
 
-/* Regardless of prefetching by others. */
+/* Prefetches of other files do not evict a file that is being read. */
 static void what_was_read_last_is_there_again(void **state)
 {
 	struct store s = { 0 };

@@ -168,7 +168,7 @@ static void what_the_format_has_not_is_refused(void **state)
 	}
 }
 
-/* The reader, which has the library's rules, accepts the written file. */
+/* The reader, which checks the library's rules, accepts the written file. */
 static void the_reader_takes_it(void **state)
 {
 	const struct stored v[] = {

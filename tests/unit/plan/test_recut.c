@@ -67,7 +67,7 @@ static void compare_files(struct recut *r, struct plan *p, uint64_t a, uint64_t 
 	free(y);
 }
 
-/* All files of each parameter, in the universal trees of both. */
+/* Compare all files of each parameter in both universal trees. */
 static void compare_params(struct recut *r, struct plan *p, const char *what)
 {
 	struct errmsg err = { "" };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Rows of tokens from torch's generator, binary files, Megatron's indexed datasets and text.  All
- * tokens come from the data, and a token beyond the vocabulary is refused.
+ * tokens come from the data, and none beyond the vocabulary is returned.
  */
 #include <errno.h>
 #include <limits.h>
