@@ -32,7 +32,7 @@
 #include "tests/support/unit.h"
 #include "tests/support/walk.h"
 
-/* Each takes some five times as long with ASan; the number is to take seconds. */
+/* With ASan each takes about five times as long; the number keeps the test within seconds. */
 #ifdef __SANITIZE_ADDRESS__
 #define GEOMETRIES 300
 #else
@@ -51,7 +51,7 @@ static uint64_t roll(struct dice *d, uint64_t n)
 	return splitmix64_next(&d->state) % n;
 }
 
-/* The width of each rank's share of part `j`: at least `least`. */
+/* Choose the width of each rank's share of part `j`: at least `least`. */
 static void make_part(struct dice *d, const struct world *w, struct world_tensor *t, size_t j,
 		      uint64_t least)
 {
@@ -117,7 +117,7 @@ static void make_tensor(struct dice *d, struct world *w, unsigned stage, bool fi
 
 	*t = (struct world_tensor){ .rule = choose_rule(d), .stage = stage };
 	snprintf(t->name, sizeof(t->name), "%u.t%zu.w", stage, w->n++);
-	/* Scalars cannot be cut. */
+	/* Scalars cannot be partitioned. */
 	t->ndim = is_whole(t) ? (unsigned)roll(d, WORLD_DIMS_MAX)
 			      : 1 + (unsigned)roll(d, WORLD_DIMS_MAX - 1);
 	for (unsigned i = 0; i < t->ndim; i++)

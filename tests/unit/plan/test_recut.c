@@ -163,7 +163,7 @@ static void compare_with_disk(struct recut *r, struct plan *p, const struct plan
 	free(made);
 }
 
-/* Re-cut for the ranks that saved it, the files are those that were saved. */
+/* A checkpoint re-cut for the ranks that saved it has the saved files. */
 static void check_files(struct recut *r, const char *from, const char *what)
 {
 	const unsigned old = plan_checkpoint(r->whole)->dp;
@@ -181,7 +181,7 @@ static void check_files(struct recut *r, const char *from, const char *what)
 	plan_close(p);
 }
 
-/* Are experts on fewer ranks? */
+/* Return whether experts are on fewer ranks. */
 static bool has_fewer(const struct recut *r, unsigned n)
 {
 	const struct checkpoint *c = plan_checkpoint(r->whole);
@@ -225,7 +225,7 @@ static void check_way_back(struct recut *r, const char *dir, const char *what)
 	mkckpt_free_dir(back);
 }
 
-/* No pipeline changes its stage, nor frozen experts. */
+/* Checkpoints with a pipeline or with frozen experts cannot change the ZeRO stage. */
 static bool may_refuse_stage(const struct recut *r)
 {
 	return plan_checkpoint(r->whole)->pp > 1 || strstr(r->name, "moe_ep2_dp2_z2_frozen");

@@ -57,7 +57,7 @@ static const struct {
 	{ "z2_odd_frozen_dp2/global_step2", 3, PARTS, "f8=8 turned=8 u16=8 wave=8" },
 	{ "z2_odd_frozen_dp2/global_step2", 1, "module",
 	  "f8=15 turned=15 u16=15 wave=15 embed.weight=35 head.weight=35 head.bias=7" },
-	/* Stage 1 does not tell whether any were. */
+	/* Stage 1 does not record whether any were. */
 	{ "z1_fp32_dp4/global_step4", 3, PARTS, "None" },
 	{ "z1_fp32_dp4/global_step4", 2, SHAPES, "None" },
 };

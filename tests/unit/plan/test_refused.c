@@ -115,7 +115,7 @@ static void assert_same(struct plan *a, struct plan *b, const char *what)
 	assert_true(n > 0);
 }
 
-/* For the ranks that saved them, states that nobody can cut are served as they are. */
+/* States that cannot be re-cut are served unchanged to the ranks that saved them. */
 static void assert_copied(struct plan *p, const struct mkckpt *c, const char *dir)
 {
 	const struct view_type type = { .kind = PLAN_RECUT, .ranks = (unsigned)c->ranks };
@@ -224,7 +224,7 @@ static void note_odd(void *ctx, const char *text)
 	*(bool *)ctx |= strncmp(text, "odd: left out: expected a tensor", 32) == 0;
 }
 
-/* A tensor that cannot be read takes no other one away, and is named. */
+/* A tensor that cannot be read is named, and the other tensors are served. */
 static void check_odd(const char *change, int stage)
 {
 	static const enum plan_kind served[] = { PLAN_HF, PLAN_FP32, PLAN_DCP };
@@ -342,7 +342,7 @@ static const struct mkckpt_param nested[] = {
 	{ "z/" N64 ".x", 1, { 4 }, 1 },
 };
 
-/* No directory can have one of these names. */
+/* Names that no directory can have. */
 static const struct mkckpt_param unnameable[] = {
 	{ "w", 2, { 3, 5 }, 0 },
 	{ N256, 1, { 5 }, 1 },
