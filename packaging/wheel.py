@@ -91,6 +91,10 @@ def main(version, machine, source, directory, built=""):
     files += [(f"ucfs-{version}.data/scripts/{os.path.basename(name)}",
                COMMAND.format(name=os.path.basename(name)).encode(), 0o755)
               for name, _ in programs if name.startswith("bin/")]
+    # Below the prefix: man(1) looks beside the directories of PATH.
+    files += [(f"ucfs-{version}.data/data/share/man/man{name[-1]}/{name}", data, 0o644)
+              for name, data in below(os.path.join(source, "man"), (".1", ".5", ".7"))
+              if programs and not name.startswith(("uctrain", "ucplot"))]
     files += [(f"{info}/{name}", data, 0o644) for name, data in [
         ("METADATA", METADATA.format(version=version,
                                      readme=read(source, "README.md").decode()).encode()),
