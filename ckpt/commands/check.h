@@ -8,6 +8,7 @@
 
 #include "ckpt/base/context.h"
 #include "ckpt/commands/report.h"
+#include "ckpt/format/names.h"
 
 struct errmsg;
 struct param;
@@ -17,6 +18,7 @@ struct slice;
 /* A file written by a rank. */
 struct check_file {
 	char *path;
+	struct ckname id; /* by its name */
 	bool mine; /* this process reads its bytes, with `data` */
 	bool is_zip;
 	bool summed; /* its zip directory holds checksums */

@@ -52,6 +52,7 @@ static int add_file(struct check *c, const char *dir, const char *name, struct e
 		f->path = NULL;
 		return errmsg_nomem(err, name);
 	}
+	f->id = names_parse(strrchr(f->path, '/') + 1);
 	if (io_stat(c->report.u, f->path, 0, &a, &where, NULL) == 0 && S_ISREG(a.st.st_mode))
 		fileid_from_stat(&a.st, &id);
 	c->bytes += id.size;
@@ -262,7 +263,7 @@ static void note_without_sums(struct check *c, const struct check_file *f)
 
 static void check_facts(const struct check *c, struct check_file *f, const struct ptfile *pt)
 {
-	const enum tag_file_kind kind = names_parse(strrchr(f->path, '/') + 1).kind;
+	const enum tag_file_kind kind = f->id.kind;
 	struct errmsg err;
 
 	if (c->report.plan && (kind == TAG_FILE_MODEL || kind == TAG_FILE_MODEL3) &&
@@ -275,16 +276,13 @@ static void check_facts(const struct check *c, struct check_file *f, const struc
 static void add_buffer(struct check_file *f, const struct ptfile *pt, const char *name,
 		       const struct tensor *t)
 {
-	const struct zip_entry *e;
-	char member[64];
+	const uint32_t crc = ptfile_storage_crc(pt, t->storage_key);
 
-	snprintf(member, sizeof(member), "data/%.40s", t->storage_key);
-	e = pt->is_zip ? zip_find(&pt->zip, member) : NULL;
-	if (!e || !e->crc || t->numel != t->storage_numel)
+	if (!crc || t->numel != t->storage_numel)
 		return;
 	if (array_reserve(&f->buffers, &f->buffers_cap, f->nbuffers + 1, sizeof(*f->buffers)) &&
 	    (name = strdup(name)))
-		f->buffers[f->nbuffers++] = (struct check_buffer){ (char *)name, e->crc };
+		f->buffers[f->nbuffers++] = (struct check_buffer){ (char *)name, crc };
 	else
 		f->problems.failed = true;
 }
@@ -295,14 +293,13 @@ static void add_buffer(struct check_file *f, const struct ptfile *pt, const char
 static void check_module(struct check_file *f, const struct ptfile *pt)
 {
 	const struct value_dict *in = value_find_pairs(pt->root, "module") ?: value_pairs(pt->root);
-	const bool each = names_parse(strrchr(f->path, '/') + 1).kind == TAG_FILE_MODEL3;
+	const bool each = f->id.kind == TAG_FILE_MODEL3;
 	struct arena a = { 0 };
 	struct module_entries entries;
 
 	module_entries_init(&entries, &a, pt->root, each ? in : NULL);
 	for (size_t i = 0; in && i < in->n; i++) {
 		const char *name = value_cstr(in->v[i].key);
-		const struct module_entry *x = module_entries_find(&entries, name);
 		struct errmsg err;
 		struct tensor t;
 		uint64_t at;
@@ -312,7 +309,7 @@ static void check_module(struct check_file *f, const struct ptfile *pt)
 
 		if (rc == -EBADMSG && !add_problem(f, err.text))
 			break;
-		if (!rc && each && x && x->buffer)
+		if (!rc && each && module_entries_is_buffer(&entries, name))
 			add_buffer(f, pt, name, &t);
 	}
 	if (f->nbuffers)
@@ -323,12 +320,10 @@ static void check_module(struct check_file *f, const struct ptfile *pt)
 
 static const struct check_file *find_first_rank(const struct check *c, const struct check_file *f)
 {
-	const struct ckname id = names_parse(strrchr(f->path, '/') + 1);
-
 	for (size_t i = 0; f->nbuffers && i < c->nfiles; i++) {
-		const struct ckname x = names_parse(strrchr(c->files[i].path, '/') + 1);
+		const struct ckname *id = &c->files[i].id;
 
-		if (x.kind == id.kind && x.mp == id.mp && !x.dp)
+		if (id->kind == f->id.kind && id->mp == f->id.mp && !id->dp)
 			return &c->files[i];
 	}
 	return f;

@@ -192,15 +192,9 @@ static int add_part(struct reader *r, struct dcp_entry *t, struct known *k, cons
 /* Return the checksum of a plain tensor's storage, which shows whether ranks have the same data. */
 static uint32_t sum_of(const struct reader *r, const struct value *v)
 {
-	const struct zip_entry *e;
 	struct tensor t;
-	char name[64];
 
-	if (!r->pt->is_zip || tensor_from_value(v, "", &t, NULL))
-		return 0;
-	snprintf(name, sizeof(name), "data/%s", t.storage_key);
-	e = zip_find(&r->pt->zip, name);
-	return e ? e->crc : 0;
+	return tensor_from_value(v, "", &t, NULL) ? 0 : ptfile_storage_crc(r->pt, t.storage_key);
 }
 
 /* Refuse FSDP1's flat parameter: a tensor with different elements on each rank, without their

@@ -218,6 +218,13 @@ static const struct zip_entry *find_member(const struct ptfile *pt,
 	return n < (int)sizeof(member) ? zip_find(&pt->zip, member) : NULL;
 }
 
+uint32_t ptfile_storage_crc(const struct ptfile *pt, const char *key)
+{
+	const struct zip_entry *e = pt->is_zip ? find_member(pt, key) : NULL;
+
+	return e ? e->crc : 0;
+}
+
 int ptfile_storage(const struct ptfile *pt, const char *key, uint64_t bytes,
 		   uint64_t *offset, struct errmsg *err)
 {

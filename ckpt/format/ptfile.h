@@ -63,6 +63,9 @@ int ptfile_number(const struct ptfile *pt, const struct value *v, const char *na
 int ptfile_numbers(const struct ptfile *pt, const char *name, struct arena *a,
 		   struct value **v, struct errmsg *err);
 
+/* Return the CRC-32 that the zip directory has of a storage; 0 if there is none. */
+uint32_t ptfile_storage_crc(const struct ptfile *pt, const char *key);
+
 /* Return the offset in the file of a storage of `bytes` bytes with key `key`. */
 int ptfile_storage(const struct ptfile *pt, const char *key, uint64_t bytes,
 		   uint64_t *offset, struct errmsg *err);
