@@ -134,7 +134,7 @@ static enum rank rank_of(const struct candidate *x)
 
 static int compare_dicts(const struct dcp_entry *a, const struct dcp_entry *b)
 {
-	int order = (a->depth > b->depth) - (a->depth < b->depth);
+	int order = ORDER(a->depth, b->depth);
 
 	for (unsigned i = 0; !order && i + 1 < a->depth; i++)
 		order = strcmp(a->path[i], b->path[i]);
@@ -150,8 +150,8 @@ static int by_dict(const void *a, const void *b)
 {
 	const struct dcp_finding *x = a, *y = b;
 
-	return compare_dicts(x->entry, y->entry) ?: strcmp(x->param, y->param)
-		       ?: (x->entry > y->entry) - (x->entry < y->entry);
+	return compare_dicts(x->entry, y->entry) ?: strcmp(x->param, y->param) ?:
+	       ORDER(x->entry, y->entry);
 }
 
 /* Return the name of a dict as used in the option: its path joined by dots, "." for the outermost

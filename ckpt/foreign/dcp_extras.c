@@ -118,7 +118,7 @@ static int by_last_name(const void *a, const void *b)
 	const struct dcp_entry *x = *(struct dcp_entry *const *)a;
 	const struct dcp_entry *y = *(struct dcp_entry *const *)b;
 
-	return strcmp(last_name(x), last_name(y)) ?: (x->ndim > y->ndim) - (x->ndim < y->ndim);
+	return strcmp(last_name(x), last_name(y)) ?: ORDER(x->ndim, y->ndim);
 }
 
 static bool list_trained(const struct dcp_reader *f, struct trained *l)

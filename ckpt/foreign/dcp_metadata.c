@@ -470,7 +470,7 @@ void dcp_metadata_done(struct dcp_metadata *m)
 
 bool dcp_same_shape(const struct dcp_entry *a, const struct dcp_entry *b)
 {
-	return a->ndim == b->ndim && memcmp(a->shape, b->shape, a->ndim * sizeof(*a->shape)) == 0;
+	return SHAPE_ORDER(a, b) == 0;
 }
 
 struct dcp_key *dcp_entries_by_key(const struct dcp_metadata *m)

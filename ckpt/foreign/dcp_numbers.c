@@ -41,15 +41,9 @@ static const char *key_of(const struct dcp_entry *t)
 	return t->path[t->depth - 1];
 }
 
-static int compare_shapes(const struct dcp_entry *a, const struct dcp_entry *b)
-{
-	return (a->ndim > b->ndim) - (a->ndim < b->ndim)
-		       ?: memcmp(a->shape, b->shape, a->ndim * sizeof(*a->shape));
-}
-
 static int by_shape(const void *a, const void *b)
 {
-	return compare_shapes(((const struct shape *)a)->like, ((const struct shape *)b)->like);
+	return SHAPE_ORDER(((const struct shape *)a)->like, ((const struct shape *)b)->like);
 }
 
 /* Return a state with the parameter's shape: the first with the most dimensions. */
@@ -83,7 +77,7 @@ static void list_shapes(struct matching *m)
 	for (i = 0; i < n; i++) {
 		struct shape *last = m->shapes + m->nshapes - 1;
 
-		if (i && compare_shapes(last->like, m->shapes[i].like) == 0)
+		if (i && dcp_same_shape(last->like, m->shapes[i].like))
 			last->shared |= last->group != m->shapes[i].group;
 		else
 			m->shapes[m->nshapes++] = m->shapes[i];
@@ -192,7 +186,7 @@ static int by_place(const void *a, const void *b)
 	const struct dcp_entry *x = *(struct dcp_entry *const *)a;
 	const struct dcp_entry *y = *(struct dcp_entry *const *)b;
 
-	return (x > y) - (x < y);
+	return ORDER(x, y);
 }
 
 int dcp_numbers_match(struct dcp_reader *f, const struct dcp_findings *tensors,

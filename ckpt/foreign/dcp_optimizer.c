@@ -238,7 +238,7 @@ static int by_param(const void *a, const void *b)
 {
 	const struct dcp_finding *x = a, *const y = b;
 
-	return strcmp(x->param, y->param) ?: (x->entry > y->entry) - (x->entry < y->entry);
+	return strcmp(x->param, y->param) ?: ORDER(x->entry, y->entry);
 }
 
 void dcp_findings_sort(struct dcp_findings *l)

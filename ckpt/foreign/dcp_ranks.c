@@ -477,7 +477,7 @@ static int by_place(const void *a, const void *b, void *ctx)
 	const size_t size = t->ndim * sizeof(*x->offset);
 	const int order = memcmp(x->offset, y->offset, size) ?: memcmp(x->size, y->size, size);
 
-	return order ?: (x->file > y->file) - (x->file < y->file);
+	return order ?: ORDER(x->file, y->file);
 }
 
 /* Keep only one of several equal chunks of ranks; their mesh may be part of a larger one. */

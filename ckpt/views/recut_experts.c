@@ -159,22 +159,23 @@ static int check_layer(const struct recutter *b, const struct experts *x, size_t
 	const struct checkpoint *c = b->s->c;
 	const struct expert_layer *l = &x->layers[layer];
 	const unsigned degree = recut_degree(experts_degree(l), b->s->ranks * l->lanes);
-	const unsigned k = experts_degree(l) / degree; /* number of old ranks that a new rank
-						        * replaces */
+	const unsigned k = experts_degree(l) / degree; /* old ranks that a new one replaces */
 	const struct rank_stripe stripe =
 		rank_stripe_of(b->s->ranks, degree, l->lanes, x->data_first);
 	struct ckname id = { .kind = TAG_FILE_EXPERT, .mp = b->mp, .layer = (unsigned)layer };
+	char name[NAME_MAX + 1];
 
 	for (unsigned d = 0; l->lanes > 1 && d < b->s->ranks; d++) {
 		const unsigned which = rank_stripe_place(&stripe, b->mp, d).which;
 
 		for (id.expert = 0; id.expert < l->n; id.expert++)
 			if (experts_place(l, id.expert).rank / k == which &&
-			    !tag_files_find(c->experts, c->nexperts, &id))
+			    !tag_files_find(c->experts, c->nexperts, &id)) {
+				names_format(id, false, name);
 				return errmsg_set(b->err, -ENOTSUP,
-				"%s/layer_%u_expert_%u_mp_rank_%02u_model_states.pt is missing: %u"
-				" data-parallel ranks load it, which those that saved do not write",
-						  c->path, id.layer, id.expert, id.mp, b->s->ranks);
+					"%s/%s is missing: %u data-parallel ranks load it, which those that saved do not write",
+					c->path, name, b->s->ranks);
+			}
 		/* From here on the ranks repeat. */
 		if (!stripe.data_first && d == degree)
 			break;

@@ -152,11 +152,12 @@ static int open_expert(const struct finder *f, size_t layer, unsigned expert, st
 				   .layer = (unsigned)layer,
 				   .expert = expert };
 	const struct tag_file *file = tagdir_find_shared(b->s->dir, id, b->s->tp);
+	char name[NAME_MAX + 1];
 
-	if (!file)
-		return errmsg_set(b->err, -EBADMSG,
-				  "%s/layer_%zu_expert_%u_mp_rank_%02u_model_states.pt: missing",
-				  b->s->dir->path, layer, expert, b->mp);
+	if (!file) {
+		names_format(id, false, name);
+		return errmsg_set(b->err, -EBADMSG, "%s/%s: missing", b->s->dir->path, name);
+	}
 	*number = (uint32_t)(file - b->s->dir->files);
 	return tag_file_open(file, pt, b->err);
 }
