@@ -39,17 +39,12 @@ static struct plan_dcp *dcpview_of(struct plan *p)
 	return (struct plan_dcp *)p;
 }
 
-static void describe_metadata(const struct plan_item *e, struct plan_facts *out)
-{
-	out->readable_by = &e->p->c->readable_by;
-}
-
 static struct value *lay_out_metadata(const struct plan_item *e, struct file_layout *d)
 {
-	const struct dcpview_dir *dir = &dcpview_of(e->p)->state.dirs[e->dir];
+	const struct plan_dcp *x = dcpview_of(e->p);
+	const struct dcpview_dir *dir = &x->state.dirs[e->dir];
 
-	layout_note(d, dcpview_metadata_write(dir->v, dir->n, dcpview_of(e->p)->ranks, &d->head,
-						d->err));
+	layout_note(d, dcpview_metadata_write(dir->v, dir->n, x->ranks, &d->head, d->err));
 	return NULL;
 }
 
@@ -227,7 +222,7 @@ static void set_groups(struct plan *p)
 		{ .dir = top,
 		  .n = 1,
 		  .names = metadata,
-		  .describe = describe_metadata,
+		  .readable_by = &p->c->readable_by,
 		  .lay_out = lay_out_metadata },
 		{ .dir = top,
 		  .n = most,
@@ -238,7 +233,7 @@ static void set_groups(struct plan *p)
 		{ .dir = ROOT,
 		  .n = p->options.dcp_style == DCP_LIGHTNING || p->options.dcp_style == DCP_FABRIC,
 		  .names = meta,
-		  .describe = describe_metadata,
+		  .readable_by = &p->c->readable_by,
 		  .lay_out = lay_out_meta },
 	};
 
