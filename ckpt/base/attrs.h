@@ -36,7 +36,7 @@ struct permissions permissions_of(const struct stat *st, bool has_acl);
 /*
  * Restrict `a` to users that are also in `b`.  If one owner and group cannot express
  * the intersection, the result is a subset of it.  If owners differ and neither side is open to
- * everyone, only this process's user, who opens the files, remains.
+ * everyone, only the user of this process may read: it is the process that opens the files.
  */
 void permissions_restrict(struct permissions *a, const struct permissions *b);
 

@@ -16,7 +16,7 @@
 #define SCORE_FAR 5
 #define SCORE_MAX 24
 
-/* Of the small requests to a near store, one in SAMPLED is measured; large ones always are. */
+/* One in SAMPLED small requests to a near store is measured; large requests always are. */
 #define SAMPLED 16
 #define LARGE (256u << 10)
 

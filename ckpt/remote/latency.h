@@ -51,7 +51,7 @@ struct request_width {
 	double rate;      /* bytes per nanosecond when `width` was `settled` */
 	unsigned trials;
 	uint64_t retry; /* the time of the next attempt */
-	/* Of the current epoch: */
+	/* The current epoch: its start, and the bytes and the number of its requests. */
 	uint64_t begun, bytes;
 	unsigned n;
 };

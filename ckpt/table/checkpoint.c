@@ -220,7 +220,7 @@ static int slice_maps(struct checkpoint *c, const struct param *p, const struct 
  * (checkpoint/affine.py, SCALE_POWER_BY_STATE). */
 static bool find_power(const struct param_state *state, int *power)
 {
-	*power = param_state_is_master(state)                         ? 1
+	*power = param_state_is_master(state)             ? 1
 		 : strcmp(state->name, "exp_avg") == 0    ? -1
 		 : strcmp(state->name, "exp_avg_sq") == 0 ? -2
 							  : 0;

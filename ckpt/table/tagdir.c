@@ -250,10 +250,9 @@ static int check_ranks(const struct tagdir *d, struct errmsg *err)
 	optim = id.kind == TAG_FILE_OPTIM;
 	names_format(id, has_bf16_names(d), name);
 	return errmsg_set(err, -EBADMSG,
-		"%s/%s: the %s of data-parallel rank %u, model-parallel rank %u is missing"
-			  " (%zu files found)",
-			  d->path, name, optim ? "optimizer shard" : "model-states file", id.dp,
-			  id.mp, optim ? d->noptim : d->nmodel);
+		"%s/%s: the %s of data-parallel rank %u, model-parallel rank %u is missing (%zu files found)",
+		d->path, name, optim ? "optimizer shard" : "model-states file", id.dp, id.mp,
+		optim ? d->noptim : d->nmodel);
 }
 
 /* Check that the experts of each layer are numbered without gaps.  Their names do

@@ -108,10 +108,8 @@ void mkckpt_path(const struct mkckpt *c, const char *dir, enum mkckpt_file kind,
 bool mkckpt_check(const struct mkckpt *c, struct plan *p, char *why,
 		  size_t why_len);
 
-/*
- * Create a directory in one of the process's own below $TMPDIR; remove it with everything in it.
- * Anything left is removed when the process ends, even if it is killed.
- */
+/* Create a directory in one of the process's own below $TMPDIR; remove it with everything in it.
+ * Anything left is removed when the process ends, even if it is killed. */
 char *mkckpt_new_dir(void);
 void mkckpt_free_dir(char *dir);
 

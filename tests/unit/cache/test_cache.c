@@ -299,10 +299,8 @@ static void the_least_recently_used_of_kept_blocks_goes(void **state)
 	struct store s = { 0 };
 	struct cache *c = new_cache(NULL, &s);
 
-	/*
-	 * Blocks are cached without read-ahead, too; each takes slightly more memory than its
-	 * bytes.
-	 */
+	/* Blocks are cached without read-ahead, too; each takes slightly more memory than its
+	 * bytes. */
 	cache_set_limit(test_context(), 0, 0, false);
 	for (uint64_t i = 0; i < 63; i++)
 		use_block(c, i);

@@ -69,10 +69,8 @@ static void tear_down(struct fixture *f)
 	mkckpt_free_dir(f->dir);
 }
 
-/*
- * Write to the shard. Time stamps are coarse and hide a change within one tick, so set a new mtime
- * or restore the old one.
- */
+/* Write to the shard. Time stamps are coarse and hide a change within one tick, so set a new mtime
+ * or restore the old one. */
 #define WRITE "printf X | dd of=shard bs=1 seek=3 conv=notrunc status=none"
 #define OVERWRITE WRITE "; touch -d @2000000000 shard"
 #define REWRITE "touch -r shard was; " WRITE "; touch -r was shard"
@@ -178,10 +176,8 @@ static void changes_are_told_of_an_open_shard(void **state)
 	}
 }
 
-/*
- * For a file that was never opened, attributes explain a changed ctime; for an opened file its
- * content decides.
- */
+/* For a file that was never opened, attributes explain a changed ctime; for an opened file its
+ * content decides. */
 static void content_decides_once_a_shard_was_opened(void **state)
 {
 	struct fixture f;
@@ -205,10 +201,8 @@ static void content_decides_once_a_shard_was_opened(void **state)
 	tear_down(&f);
 }
 
-/*
- * While one thread reads, a file is rewritten with other bytes and then with the original ones; its
- * mtime is restored each time.
- */
+/* While one thread reads, a file is rewritten with other bytes and then with the original ones; its
+ * mtime is restored each time. */
 static atomic_bool rewriting;
 
 #define REWRITTEN 4096

@@ -219,10 +219,8 @@ static void check_truth(struct good *g, const struct line *l)
 	loaded_done(&x);
 }
 
-/*
- * Return whether the number is that of the line.  For a tensor without dimensions, `bytes` holds
- * the element.
- */
+/* Return whether the number is that of the line.  For a tensor without dimensions, `bytes` holds
+ * the element. */
 static bool is_number(const struct line *l, const struct value *v, const struct tensor *t,
 		      const uint8_t *bytes)
 {

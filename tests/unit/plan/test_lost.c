@@ -52,10 +52,8 @@ static void replace(const char *path)
 	assert_int_equal(mkdir(path, 0700), 0);
 }
 
-/*
- * Overwrite in place with the same inode, size and mtime, so that the file passes for the planned
- * one.
- */
+/* Overwrite in place with the same inode, size and mtime, so that the file passes for the planned
+ * one. */
 static void overwrite(const char *path)
 {
 	struct stat st;

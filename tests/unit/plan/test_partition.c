@@ -226,10 +226,8 @@ static uint64_t random_numel(uint64_t *s)
 	}
 }
 
-/*
- * A rank's range of parameters contains every parameter of which the rank holds a part; in stages 1
- * and 2 its other parameters are empty.
- */
+/* A rank's range of parameters contains every parameter of which the rank holds a part; in stages 1
+ * and 2 its other parameters are empty. */
 static void check_params(const struct partition *p)
 {
 	for (unsigned r = 0; r < p->ranks; r++) {

@@ -21,7 +21,7 @@
 #define SHAPES "frozen_param_shapes"
 #define PARTS "frozen_param_fragments"
 
-/* Of a field: "None", or its entries and the elements of those that are tensors; a name in
+/* A field is "None", or its entries and the elements of those that are tensors; a name in
  * parentheses is the tensor of an entry before it. */
 static const struct {
 	const char *tag;

@@ -145,10 +145,8 @@ static void drops_as_often_as_told(void **state)
 	}
 }
 
-/*
- * Two elements a few columns or a few rows apart are both dropped as often as independence
- * predicts.
- */
+/* Two elements a few columns or a few rows apart are both dropped as often as independence
+ * predicts. */
 static void neighbours_are_dropped_independently(void **state)
 {
 	const unsigned n = 300;

@@ -85,10 +85,8 @@ static float *written(struct op_case *c, size_t numel)
 	return filled(c, numel, NAN);
 }
 
-/*
- * Initial value of accumulated outputs: a power of two, so that subtracting it loses almost
- * nothing.
- */
+/* Initial value of accumulated outputs: a power of two, so that subtracting it loses almost
+ * nothing. */
 #define BEFORE 0.5f
 
 static float *added_to(struct op_case *c, size_t numel)
@@ -222,10 +220,8 @@ static void embed(struct op_case *c)
 	near_added(c, "dwpe", dwpe, positions * width);
 }
 
-/*
- * float32 has 24 bits; sums of some hundred terms in another order lose a few. In 16 bits, torch
- * also rounds weight gradients, and single steps of gelu_new and of sums.
- */
+/* float32 has 24 bits; sums of some hundred terms in another order lose a few. In 16 bits, torch
+ * also rounds weight gradients, and single steps of gelu_new and of sums. */
 static const struct {
 	const char *name;
 	enum dtype dtype;

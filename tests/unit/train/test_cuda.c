@@ -26,10 +26,8 @@
 #include "cudaemu.h"
 #endif
 
-/*
- * An emulated device accesses the same memory in both 16-bit types and in any order of threads, and
- * sanitizers are slow.
- */
+/* An emulated device accesses the same memory in both 16-bit types and in any order of threads, and
+ * sanitizers are slow. */
 #if defined(CUDA_EMULATED) && defined(__SANITIZE_ADDRESS__)
 #define SANITIZED 1
 #else
@@ -158,10 +156,8 @@ static void numbers_are_narrowed_as_by_the_cpu(void **state)
 }
 
 #ifndef CUDA_EMULATED
-/*
- * Shapes of GPT-2 124M: cuBLASLt has kernels that it uses only for large shapes. As in a run, the
- * algorithm that measures fastest is used.
- */
+/* Shapes of GPT-2 124M: cuBLASLt has kernels that it uses only for large shapes. As in a run, the
+ * algorithm that measures fastest is used. */
 static void large_shapes_are_the_cpus(void **state)
 {
 	static const struct shape linears[] = {
@@ -237,10 +233,8 @@ static void columns_are_summed_in_products_before_hopper(void **state)
 	cudaemu_be(8);
 }
 
-/*
- * Norm gradients process columns in strips that fit in shared memory; the widest attention heads
- * just fit.
- */
+/* Norm gradients process columns in strips that fit in shared memory; the widest attention heads
+ * just fit. */
 static void kernels_need_little_shared_memory(void **state)
 {
 	const size_t usual = cudaemu_shared_limit;
@@ -470,10 +464,8 @@ static void runs_are_equal_bit_for_bit(void **state)
 /* Waits that a test can omit. */
 enum { FOR_ZEROS, FOR_INPUT, FOR_SUMS, FOR_OUTPUT, NONE };
 
-/*
- * One queue copies in, the compute queue doubles, another copies out. Return whether the result is
- * right.
- */
+/* One queue copies in, the compute queue doubles, another copies out. Return whether the result is
+ * right. */
 static bool is_doubled(struct backend *b, size_t n, int left_out)
 {
 	const struct backend_ops *const o = b->ops;

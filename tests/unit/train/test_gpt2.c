@@ -147,10 +147,8 @@ static void stages_have_their_layers(void **state)
 	}
 }
 
-/*
- * Where elements of the second of two ranks lie: queries, keys and values are each partitioned, as
- * are c_fc's columns, c_proj's rows, and the embedding's padded rows.
- */
+/* Where elements of the second of two ranks lie: queries, keys and values are each partitioned, as
+ * are c_fc's columns, c_proj's rows, and the embedding's padded rows. */
 static void places_in_the_whole(void **state)
 {
 	static const struct {

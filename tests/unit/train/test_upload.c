@@ -148,10 +148,8 @@ static bool make_cold(const struct source *src)
 	       !pagecache_has(src->fd, 0, FILE_BYTES);
 }
 
-/*
- * Uploads do not add pages to the page cache, except partial pages at the ends of ranges; pages in
- * the cache are read from it.
- */
+/* Uploads do not add pages to the page cache, except partial pages at the ends of ranges; pages in
+ * the cache are read from it. */
 static void cold_files_stay_cold(void **state)
 {
 	static const struct job jobs[] = {
