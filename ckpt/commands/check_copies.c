@@ -107,7 +107,9 @@ struct comparison {
 
 static const char *kind_text(const struct check_pair *p)
 {
-	return p->stages ? "pipeline stage" : "tensor-parallel rank";
+	return p->stages				 ? "pipeline stage"
+	       : p->param->merge.rule == MERGE_EXPERTS ? "expert-parallel rank"
+						       : "tensor-parallel rank";
 }
 
 /* Return the stage or the tensor-parallel rank of a slice. */

@@ -10,7 +10,8 @@
  *     ep_rank
  *     expert_placement	{version: 1, num_experts, ep_size, ranks:
  *			[{rank, experts: [...]}]}, since 2026
- *     affine_maps	the same for each parameter, as pieces
+ *     affine_maps	{version: 1, params: {name: map}}: where each parameter's experts are, piece
+ *			by piece (geometry_affine.c)
  *   ds_config.use_data_before_expert_parallelism
  *
  * For native layers nothing else is recorded; the rest follows from the names of
@@ -25,14 +26,17 @@
 #include <string.h>
 
 #include "ckpt/base/arena.h"
-#include "ckpt/base/checked.h"
+#include "ckpt/base/crc32.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/format/names.h"
+#include "ckpt/format/pickle.h"
 #include "ckpt/format/value.h"
+#include "ckpt/table/geometry.h"
 
 #define NATIVE_MARK ".deepspeed_moe.experts.deepspeed_experts."
 
 #define PLACEMENT_VERSION 1
+#define MAPS_VERSION 1
 #define ZERO3_FORMAT "zero3_partitioned"
 #define ZERO3_FORMAT_VERSION 1
 
@@ -56,13 +60,9 @@ static bool is_at(const struct expert_layer *l, unsigned expert, struct expert_p
 
 unsigned experts_number(const struct expert_layer *l, unsigned rank, unsigned index)
 {
-	unsigned e = 0;
+	const unsigned at = rank * l->local + index;
 
-	if (!l->places)
-		return rank * l->local + index;
-	while (e + 1 < l->n && !is_at(l, e, (struct expert_place){ rank, index }))
-		e++;
-	return e;
+	return l->numbers ? l->numbers[at] : at;
 }
 
 struct reader {
@@ -98,28 +98,30 @@ static int expect(const struct reader *r, const struct value *entry, const char 
 	return read_number(r, entry, key, expected, expected, &n);
 }
 
+/* An expert that several ranks have is read from the first of them. */
 static int set_place(const struct reader *r, const struct expert_layer *l,
-		     struct expert_place *places, bool *placed, const struct value *expert,
+		     struct expert_place *places, unsigned *last, const struct value *expert,
 		     unsigned rank, unsigned index)
 {
 	uint64_t e;
 
-	if (!value_get_count(expert, &e) || e >= l->n || placed[e])
+	if (!value_get_count(expert, &e) || e >= l->n || last[e] == rank + 1)
 		return AUTOEP_FAIL(r, -EBADMSG,
 				"expert_placement names an expert that is not there, or one twice");
-	placed[e] = true;
-	places[e] = (struct expert_place){ rank, index };
+	if (!last[e] || rank < places[e].rank)
+		places[e] = (struct expert_place){ rank, index };
+	last[e] = rank + 1;
+	l->numbers[rank * l->local + index] = (unsigned)e;
 	return 0;
 }
 
-/* Check that each rank has `local` experts and that no expert occurs twice, which implies that
- * all are placed. */
+/* Check that each rank has `local` experts, none of them twice, and that all are placed. */
 static int read_ranks(const struct reader *r, const struct expert_layer *l,
 		      const struct value_seq *ranks, struct expert_place *places)
 {
 	bool *seen = arena_alloc(r->a, ranks->n + 1);
-	bool *placed = arena_alloc(r->a, l->n);
-	int rc = seen && placed ? 0 : errmsg_nomem(r->err, r->file);
+	unsigned *last = arena_alloc(r->a, l->n * sizeof(*last)); /* rank that has it, and 1 */
+	int rc = seen && last ? 0 : errmsg_nomem(r->err, r->file);
 
 	for (size_t i = 0; !rc && i < ranks->n; i++) {
 		const struct value_seq *own = value_find_items(ranks->v[i], "experts");
@@ -136,8 +138,11 @@ static int read_ranks(const struct reader *r, const struct expert_layer *l,
 			return AUTOEP_FAIL(r, -ENOTSUP,
 				"ranks that hold different numbers of experts are not supported");
 		for (unsigned k = 0; !rc && k < l->local; k++)
-			rc = set_place(r, l, places, placed, own->v[k], rank, k);
+			rc = set_place(r, l, places, last, own->v[k], rank, k);
 	}
+	for (unsigned e = 0; !rc && e < l->n; e++)
+		if (!last[e])
+			rc = AUTOEP_FAIL(r, -EBADMSG, "expert_placement leaves out expert %u", e);
 	return rc;
 }
 
@@ -148,98 +153,99 @@ static int read_placement(const struct reader *r, struct expert_layer *l, const 
 	int rc;
 
 	if (!v || v->kind == VALUE_NONE)
-		return 0;
-	l->places = places = arena_alloc(r->a, l->n * sizeof(*places));
-	if (!places)
-		return errmsg_nomem(r->err, r->file);
+		return (uint64_t)l->degree * l->local == l->n
+			       ? 0
+			       : AUTOEP_FAIL(r, -EBADMSG,
+				"%u experts on each of %u ranks (ep_size) are not %u, and there is no expert_placement",
+					     l->local, l->degree, l->n);
 	rc = expect(r, v, "version", PLACEMENT_VERSION) ?:
 	     expect(r, v, "num_experts", l->n) ?:
-	     expect(r, v, "ep_size", experts_degree(l));
+	     expect(r, v, "ep_size", l->degree);
 	if (rc)
 		return rc;
-	if (!ranks || ranks->n != experts_degree(l))
+	if (!ranks || ranks->n != l->degree)
 		return AUTOEP_FAIL(r, -EBADMSG, "expert_placement does not list the ranks");
+	if ((uint64_t)l->degree * l->local > EXPERTS_MAX)
+		return AUTOEP_FAIL(r, -E2BIG, "more than %u experts on all ranks", EXPERTS_MAX);
+	l->places = places = arena_alloc(r->a, l->n * sizeof(*places));
+	l->numbers = arena_alloc(r->a, l->degree * l->local * sizeof(*l->numbers));
+	if (!places || !l->numbers)
+		return errmsg_nomem(r->err, r->file);
 	return read_ranks(r, l, ranks, places);
 }
 
-/* Read the offset of a place, [offset, strides], whose elements are in row-major order. */
-static bool get_offset(const struct value *piece, const char *key, const struct value_seq *shape,
-		       uint64_t *offset)
+/* Compare where an affine map and where the layer place a parameter's experts. */
+static int compare_map(const struct param *p, bool *same, uint32_t *sum, struct errmsg *why)
 {
-	const struct value_seq *place = value_find_items(piece, key);
-	const struct value_seq *strides = place && place->n == 2 ? value_items(place->v[1]) : NULL;
-	uint64_t stride, dim, len = 1;
+	struct param plain = *p;
+	struct geometry g, own;
+	int rc = geometry_init(&g, p, why);
 
-	if (!strides || strides->n != shape->n || !value_get_count(place->v[0], offset))
-		return false;
-	for (size_t i = shape->n; i-- > 0; len *= dim)
-		if (!value_get_count(strides->v[i], &stride) || stride != len ||
-		    !value_get_count(shape->v[i], &dim))
-			return false;
-	return true;
-}
-
-/* Does the piece {shape, source: [offset, strides], dest: [offset, strides]} place whole experts,
- * unchanged, where the layer has them? */
-static bool piece_agrees(const struct expert_layer *l, unsigned rank, const struct value *piece,
-			 bool *seen)
-{
-	const struct value_seq *shape = value_find_items(piece, "shape");
-	uint64_t n, from, to, dim, len = 1;
-
-	if (!shape || !shape->n || value_find(piece, "scale") || !value_get_count(shape->v[0], &n))
-		return false;
-	for (size_t i = 1; i < shape->n; i++)
-		if (!value_get_count(shape->v[i], &dim) || !dim || !checked_mul(len, dim, &len))
-			return false;
-	if (!get_offset(piece, "source", shape, &from) || !get_offset(piece, "dest", shape, &to) ||
-	    from % len || to % len)
-		return false;
-	from /= len;
-	to /= len;
-	for (uint64_t k = 0; k < n; k++) {
-		const struct expert_place at = { rank, (unsigned)(to + k) };
-
-		if (from + k >= l->n || to + k >= l->n || seen[from + k] ||
-		    !is_at(l, (unsigned)(from + k), at))
-			return false;
-		seen[from + k] = true;
+	if (rc)
+		return rc;
+	plain.merge.spec = NULL;
+	rc = geometry_init(&own, &plain, why);
+	if (!rc) {
+		*same = g.rows == own.rows && g.nsegs == own.nsegs &&
+			!memcmp(g.segs, own.segs, g.nsegs * sizeof(*g.segs));
+		geometry_done(&own);
 	}
-	return true;
+	*sum = crc32_add(*sum, g.segs, g.nsegs * sizeof(*g.segs));
+	*sum = crc32_add(*sum, g.stride, g.nsources * sizeof(*g.stride));
+	geometry_done(&g);
+	return rc;
 }
 
-static bool map_agrees(const struct expert_layer *l, const struct value *map, bool *seen)
+/* Read the affine map of a parameter.  It is kept if the layer does not imply it. */
+static int read_map(const struct reader *r, struct expert_layer *l, const struct value_pair *map)
 {
-	const struct value_dict *ranks = value_find_pairs(map, "ranks");
-	uint64_t rank;
+	const struct slice **slices = arena_alloc(r->a, l->degree * sizeof(*slices));
+	struct param p = { .name = value_cstr(map->key),
+			   .slices = slices,
+			   .nslices = l->degree,
+			   .merge = { .rule = MERGE_EXPERTS, .experts = l, .spec = map->val } };
+	struct errmsg why = { "" };
+	struct tensor t;
+	struct slice s;
+	bool same;
+	int rc;
 
-	memset(seen, 0, l->n);
-	for (size_t i = 0; ranks && i < ranks->n; i++) {
-		const struct value_seq *pieces = value_find_items(ranks->v[i].val, "pieces");
-
-		if (!pieces || !value_get_count(ranks->v[i].key, &rank) || rank >= experts_degree(l))
-			return false;
-		for (size_t k = 0; k < pieces->n; k++)
-			if (!piece_agrees(l, (unsigned)rank, pieces->v[k], seen))
-				return false;
-	}
-	return ranks && !memchr(seen, 0, l->n);
-}
-
-static int check_maps(const struct reader *r, const struct expert_layer *l,
-		      const struct value *entry)
-{
-	const struct value_dict *maps = value_find_pairs(value_find(entry, "affine_maps"), "params");
-	bool *seen = arena_alloc(r->a, l->n);
-
-	if (!seen)
+	if (!slices)
 		return errmsg_nomem(r->err, r->file);
-	for (size_t i = 0; maps && i < maps->n; i++)
-		if (!map_agrees(l, maps->v[i].val, seen))
-			return AUTOEP_FAIL(r, -ENOTSUP,
-				"affine_maps place the experts of %s elsewhere than expert_placement does, or not as they are, which is not supported",
-					   value_cstr(maps->v[i].key));
-	return 0;
+	rc = tensor_set_shape(&t, value_find(map->val, "logical_shape"), NULL);
+	if (rc || !t.numel || !t.ndim || t.shape[0] != l->n)
+		return AUTOEP_FAIL(r, -EBADMSG, "affine_maps: %s: is not of %u experts", p.name, l->n);
+	/* A rank has `local` of the experts, in the shape that they have in the whole. */
+	t.shape[0] = l->local;
+	s = (struct slice){ .ndim = t.ndim, .shape = t.shape, .numel = t.numel / l->n * l->local };
+	for (unsigned i = 0; i < l->degree; i++)
+		slices[i] = &s;
+	p.first = &s;
+	rc = compare_map(&p, &same, &l->maps_sum, &why);
+	if (rc)
+		return AUTOEP_FAIL(r, rc, "affine_maps: %s", why.text);
+	if (same)
+		return 0;
+	if (l->places)
+		return AUTOEP_FAIL(r, -EBADMSG,
+			"affine_maps place the experts of %s elsewhere than expert_placement does",
+				   p.name);
+	if (!l->maps)
+		l->maps = value_new(r->a, VALUE_DICT);
+	return value_put(r->a, l->maps, pickle_copy(r->a, map->key), pickle_copy(r->a, map->val))
+		       ? 0
+		       : errmsg_nomem(r->err, r->file);
+}
+
+static int read_maps(const struct reader *r, struct expert_layer *l, const struct value *entry)
+{
+	const struct value *all = value_find(entry, "affine_maps");
+	const struct value_dict *maps = value_find_pairs(all, "params");
+	int rc = value_find(all, "version") ? expect(r, all, "version", MAPS_VERSION) : 0;
+
+	for (size_t i = 0; !rc && maps && i < maps->n; i++)
+		rc = read_map(r, l, &maps->v[i]);
+	return rc;
 }
 
 /* Check that the storage format of the experts' tensors is that of the ZeRO
@@ -269,19 +275,17 @@ static int read_layer(const struct reader *r, const struct value *entry)
 		l->ep = -1;
 	rc = expect(r, entry, "num_experts", l->n) ?:
 	     read_number(r, entry, "num_local_experts", 1, l->n, &l->local) ?:
-	     expect(r, entry, "ep_size", l->n / l->local) ?:
+	     read_number(r, entry, "ep_size", 1, EXPERTS_MAX, &l->degree) ?:
 	     check_format(r, entry);
 	if (rc)
 		return rc;
-	if (l->n % l->local)
-		return AUTOEP_FAIL(r, -EBADMSG, "num_local_experts does not divide num_experts");
 	if (!value_is_cstr(prefix) || !prefix->str.len || prefix->str.len > EXPERT_NAME_MAX / 2)
 		return AUTOEP_FAIL(r, -EBADMSG, "expert_key_prefix is no name");
 	l->prefix = arena_strdup(r->a, prefix->str.p);
 	if (!l->prefix)
 		return errmsg_nomem(r->err, r->file);
 	return read_placement(r, l, value_find(entry, "expert_placement"))
-		       ?: check_maps(r, l, entry);
+		       ?: read_maps(r, l, entry);
 }
 
 /* AutoEP with tensor parallelism: experts are spread over tensor-parallel ranks and not cut. */
@@ -353,8 +357,8 @@ int experts_init(struct experts *x, struct arena *a, const struct value *root, b
 
 unsigned experts_degree(const struct expert_layer *l)
 {
-	assert(!l->local || l->n % l->local == 0);
-	return l->local ? l->n / l->local : 1;
+	assert(l->degree || !l->local || l->n % l->local == 0);
+	return l->degree ?: l->local ? l->n / l->local : 1;
 }
 
 static bool layers_equal(const struct expert_layer *a, const struct expert_layer *b)
@@ -366,7 +370,8 @@ static bool layers_equal(const struct expert_layer *a, const struct expert_layer
 	for (unsigned e = 0; e < a->n; e++)
 		if (!is_at(a, e, experts_place(b, e)))
 			return false;
-	return a->local == b->local && strcmp(a->prefix, b->prefix) == 0;
+	return a->local == b->local && a->degree == b->degree && a->maps_sum == b->maps_sum &&
+	       strcmp(a->prefix, b->prefix) == 0;
 }
 
 bool experts_equal(const struct experts *a, const struct experts *b)

@@ -29,7 +29,13 @@ struct expert_layer {
 	bool fused;
 	unsigned n;     /* experts on all ranks */
 	unsigned local; /* number on each rank; native: 0 until the parameters are known */
-	const struct expert_place *places; /* fused: for each expert; NULL: see experts_place */
+	unsigned degree; /* fused: number of ranks, of which several may have an expert */
+	/* Fused: the first place of each expert, and the expert at each place, rank after rank;
+	 * NULL: experts are numbered rank after rank. */
+	const struct expert_place *places;
+	unsigned *numbers;
+	struct value *maps; /* fused: affine maps by parameter, of those that are not placed so */
+	uint32_t maps_sum;  /* CRC-32 of what all affine maps say */
 	int64_t ep; /* fused: the expert-parallel rank of the file; -1 if not
 		     * recorded */
 	unsigned lanes; /* number of tensor-parallel ranks that whole experts are spread over; 1:
@@ -65,7 +71,7 @@ bool experts_equal(const struct experts *a, const struct experts *b);
 /* Return how many ranks share the layer's experts. */
 unsigned experts_degree(const struct expert_layer *l);
 
-/* Return the place of an expert.  Without a placement, experts are numbered rank after rank. */
+/* Return the place of an expert, the first one if several ranks have it. */
 struct expert_place experts_place(const struct expert_layer *l, unsigned expert);
 
 /* Return the number, in the whole model, of the expert at a place. */

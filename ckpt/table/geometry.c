@@ -11,7 +11,7 @@
  *				the checkpoint records
  *   affine map			pieces {shape, place in the whole, place in the
  *				slice}; see geometry_affine.c
- *   experts			of AutoEP, in the order of their numbers
+ *   experts			of AutoEP, in the order of their numbers, or by affine maps
  */
 #include "ckpt/table/geometry.h"
 
@@ -29,12 +29,16 @@
 /* Limit of sub-parameters of one parameter. */
 #define PARTS_MAX 1024
 
-int geometry_add(struct geometry *g, struct geometry_segment s)
+int geometry_add(const struct geometry_job *j, struct geometry_segment s)
 {
+	struct geometry *g = j->g;
+
 	if (s.len == 0)
 		return 0;
-	if (g->nsegs == GEOMETRY_SEGMENTS_MAX ||
-	    !array_reserve(&g->segs, &g->cap, g->nsegs + 1, sizeof(*g->segs)))
+	if (g->nsegs == GEOMETRY_SEGMENTS_MAX)
+		return errmsg_set(j->err, -E2BIG, "parameter %s: is cut into more than %u runs",
+				  j->p->name, GEOMETRY_SEGMENTS_MAX);
+	if (!array_reserve(&g->segs, &g->cap, g->nsegs + 1, sizeof(*g->segs)))
 		return -ENOMEM;
 	g->segs[g->nsegs++] = s;
 	return 0;
@@ -76,7 +80,7 @@ static int take_first(const struct geometry_job *j)
 	g->rows = 1;
 	g->row_len = g->stride[0] = first->numel;
 	return geometry_set_shape(j, first->shape, first->ndim)
-		       ?: geometry_add(g, (struct geometry_segment){ .len = g->row_len });
+		       ?: geometry_add(j, (struct geometry_segment){ .len = g->row_len });
 }
 
 /* Compute the shape of the slices concatenated along `dim`. */
@@ -109,9 +113,10 @@ static int joined_shape(const struct geometry_job *j, unsigned dim)
 
 /* Lay out rows of `parts` parts, each of which is the ranks' shares in order:
  * widths[part * n + t] is rank t's share of dimension `dim`. */
-static int lay_parts(struct geometry *g, const uint64_t *widths, size_t parts, size_t n,
+static int lay_parts(const struct geometry_job *job, const uint64_t *widths, size_t parts, size_t n,
 		     unsigned dim)
 {
+	struct geometry *g = job->g;
 	const uint64_t inner = product(g->shape, dim + 1, g->ndim);
 	uint64_t at = 0;
 
@@ -119,18 +124,20 @@ static int lay_parts(struct geometry *g, const uint64_t *widths, size_t parts, s
 		/* The parts of all rows are contiguous, so they form one run. */
 		g->rows = 1;
 		g->row_len = g->stride[0] = product(g->shape, 0, g->ndim);
-		return geometry_add(g, (struct geometry_segment){ .len = g->row_len });
+		return geometry_add(job, (struct geometry_segment){ .len = g->row_len });
 	}
 	g->rows = product(g->shape, 0, dim);
 	for (size_t j = 0; j < parts; j++)
 		for (size_t t = 0; t < n; t++) {
 			const uint64_t len = widths[j * n + t] * inner;
-
 			/* A slice has its shares of all parts end to end. */
-			if (geometry_add(g, (struct geometry_segment){ .at = at, .len = len,
-								       .from = g->stride[t],
-								       .source = (uint32_t)t }))
-				return -ENOMEM;
+			const int rc = geometry_add(job, (struct geometry_segment){
+							       .at = at, .len = len,
+							       .from = g->stride[t],
+							       .source = (uint32_t)t });
+
+			if (rc)
+				return rc;
 			at += len;
 			g->stride[t] += len;
 		}
@@ -164,7 +171,7 @@ static int concatenate(const struct geometry_job *j)
 			left -= w;
 		}
 	}
-	rc = lay_parts(j->g, widths, parts, n, dim);
+	rc = lay_parts(j, widths, parts, n, dim);
 	free(widths);
 	return rc;
 }
@@ -313,10 +320,10 @@ static int sub_params(const struct geometry_job *j)
 	if (!widths)
 		return -ENOMEM;
 	rc = part_widths(&j->p->merge, sizes, parts, n, widths)
-		     ? lay_parts(j->g, widths, parts, n, (unsigned)dim)
+		     ? lay_parts(j, widths, parts, n, (unsigned)dim)
 		     : -EBADMSG;
 	free(widths);
-	if (rc == -ENOMEM || (!rc && widths_fit(j)))
+	if ((rc && rc != -EBADMSG) || (!rc && widths_fit(j)))
 		return rc;
 bad:
 	return GEOMETRY_BAD(j,
@@ -373,11 +380,25 @@ static int join_experts(const struct geometry_job *j)
 		const struct expert_place at = experts_place(l, e);
 
 		run = run_length(l, e);
-		rc = geometry_add(g, (struct geometry_segment){ .at = e * len, .len = run * len,
+		rc = geometry_add(j, (struct geometry_segment){ .at = e * len, .len = run * len,
 								.from = at.index * len,
 								.source = at.rank });
 	}
 	return rc;
+}
+
+/* The checkpoint says piece by piece where ranks have the experts. */
+static int map_experts(const struct geometry_job *j)
+{
+	const unsigned n = j->p->merge.experts->n;
+	const struct slice *first = j->p->first;
+	const struct geometry *g = j->g;
+	const int rc = geometry_affine(j);
+
+	if (rc || (g->ndim && g->ndim == first->ndim && g->shape[0] == n &&
+		   !shape_order(g->shape + 1, g->ndim - 1, first->shape + 1, g->ndim - 1)))
+		return rc;
+	return GEOMETRY_BAD(j, "its affine map is not of %u experts like those of its slices", n);
 }
 
 static int geometry_apply(const struct geometry_job *j)
@@ -386,7 +407,7 @@ static int geometry_apply(const struct geometry_job *j)
 	case MERGE_AFFINE:
 		return geometry_affine(j);
 	case MERGE_EXPERTS:
-		return join_experts(j);
+		return j->p->merge.spec ? map_experts(j) : join_experts(j);
 	case MERGE_SUB_PARAMS:
 		return sub_params(j);
 	case MERGE_AVERAGE:

@@ -24,9 +24,8 @@ static inline uint64_t geometry_numel(const struct geometry_job *j, size_t rank)
 #define GEOMETRY_BAD(j, fmt, ...) \
 	errmsg_set((j)->err, -EBADMSG, "parameter %s: " fmt, (j)->p->name, ##__VA_ARGS__)
 
-/* Append a segment, unless it is empty. -ENOMEM, also when the limit is
- * reached. */
-int geometry_add(struct geometry *g, struct geometry_segment s);
+/* Append a segment, unless it is empty.  -ENOMEM, or -E2BIG with a message. */
+int geometry_add(const struct geometry_job *j, struct geometry_segment s);
 
 int geometry_set_shape(const struct geometry_job *j, const uint64_t *shape, size_t ndim);
 

@@ -28,8 +28,9 @@ struct merge {
 	enum merge_rule rule;
 	unsigned dim;		     /* for MERGE_CAT */
 	bool from_user;		     /* the user gave the rule */
-	const struct value *spec;    /* SUB_PARAMS: its dict; AFFINE: its map */
-	size_t holder; /* AFFINE: which of the ranks with a piece is read */
+	const struct value *spec;    /* SUB_PARAMS: its dict; AFFINE: its map; EXPERTS: a map or
+				      * NULL */
+	size_t holder; /* of a map: which of the ranks with a piece is read */
 	const struct value *widths;  /* SUB_PARAMS: widths of the shards; NULL: equal */
 	const struct expert_layer *experts; /* EXPERTS: the experts' layer */
 	bool vocab;		     /* rows beyond vocab_rows are padding */

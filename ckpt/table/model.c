@@ -15,6 +15,7 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/parallel.h"
+#include "ckpt/format/value.h"
 #include "ckpt/table/tagdir.h"
 #include "ckpt/table/user_rules.h"
 
@@ -358,8 +359,11 @@ int model_match(struct param *v, size_t n, struct merge_rules *rules, const char
 		if (!flat)
 			rc = merge_rules_match(rules, p->name, &p->merge, err);
 		if (p->first->layer && p->first->layer->fused)
-			p->merge =
-				(struct merge){ .rule = MERGE_EXPERTS, .experts = p->first->layer };
+			p->merge = (struct merge){
+				.rule = MERGE_EXPERTS,
+				.experts = p->first->layer,
+				.spec = value_find(p->first->layer->maps, p->name),
+			};
 		if (!rc && p->nslices > 1 && p->merge.rule == MERGE_CAT && !p->merge.from_user &&
 		    !merge_rules_have_default(rules))
 			rc = refuse(p, file, a, err);

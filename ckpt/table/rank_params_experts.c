@@ -198,7 +198,7 @@ static int check_degree(const struct rank_params_loader *l, size_t i)
 	const unsigned ranks = l->dir->dp_degree * layer->lanes;
 
 	/* Without ZeRO the number of ranks is unknown. */
-	if ((layer->local && layer->n % layer->local) ||
+	if ((!layer->fused && layer->local && layer->n % layer->local) ||
 	    (l->dir->noptim && ranks % experts_degree(layer)))
 		return ERRMSG_FILE(l, -EBADMSG, "%u experts of MoE layer %zu (%s), %u on"
 				   " this rank, cannot be divided among %u ranks",

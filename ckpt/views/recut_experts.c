@@ -46,6 +46,8 @@ static int refuse(const struct recutter *b, const char *why)
 /* Are an AutoEP layer's experts numbered rank after rank, as they would be on fewer ranks? */
 static bool is_plain(const struct expert_layer *l)
 {
+	if (l->maps || (l->fused && l->local * l->degree != l->n))
+		return false;
 	for (unsigned e = 0; l->places && e < l->n; e++)
 		if (l->places[e].rank != e / l->local || l->places[e].index != e % l->local)
 			return false;

@@ -217,11 +217,11 @@ static int read_layer(struct finder *f, size_t i)
 static bool fits(const struct finder *f, const struct moe_layer *l, const struct size_class *c,
 		 size_t at, size_t *n)
 {
-	const unsigned local = l->x->n / c->degree;
+	const unsigned local = l->x->fused ? l->x->local : l->x->n / c->degree;
 	const struct stage0_entry *e = f->b->entries;
 
 	*n = l->nkeys * (l->x->fused ? 1 : local);
-	if (l->x->n % c->degree || (l->x->fused && experts_degree(l->x) != c->degree) ||
+	if ((l->x->fused ? experts_degree(l->x) != c->degree : l->x->n % c->degree) ||
 	    *n > c->end - at)
 		return false;
 	for (size_t i = 0; i < *n; i++) {
@@ -282,7 +282,8 @@ static int choose_classes(struct finder *f)
 		const unsigned degree = f->found[i]->degree;
 
 		f->layers[i].of = f->found[i];
-		f->layers[i].x->local = f->layers[i].x->n / degree;
+		if (!f->layers[i].x->fused)
+			f->layers[i].x->local = f->layers[i].x->n / degree;
 		widest = degree > widest ? degree : widest;
 	}
 	if (widest == b->s->nep)
@@ -416,7 +417,12 @@ int stage0_find_experts(struct stage0_builder *b)
 	rc = list_classes(&f);
 	for (size_t i = 0; !rc && i < f.nlayers; i++) {
 		f.layers[i].x = &b->experts.layers[i];
-		rc = read_layer(&f, i);
+		/* Files of experts have whole ones. */
+		rc = f.layers[i].x->maps
+			     ? ERRMSG_FILE(b, -ENOTSUP,
+				"affine_maps place parts of %s's experts, which is supported with ZeRO only",
+					   f.layers[i].x->prefix)
+			     : read_layer(&f, i);
 	}
 	return rc ?: choose_classes(&f) ?: add_experts(&f);
 }

@@ -6,6 +6,7 @@ tests_libmk_a_SOURCES += \
 	%D%/goodcase.h %D%/goodcase.c \
 	%D%/walk.h %D%/walk.c
 hostbackend = %D%/hostbackend.h %D%/hostbackend.c
+changed = %D%/changed.h %D%/changed.c
 apart = %D%/apart.h %D%/apart.c $(hostbackend)
 commandline = %D%/commandline.h %D%/commandline.c
 made = %D%/made.h %D%/made.c

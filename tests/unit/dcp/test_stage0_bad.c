@@ -21,9 +21,9 @@
 #include "ckpt/format/ptfile.h"
 #include "ckpt/io/io.h"
 #include "ckpt/views/plan.h"
-#include "tests/make/literal.h"
 #include "tests/make/mkckpt.h"
 #include "tests/make/mkpt.h"
+#include "tests/support/changed.h"
 #include "tests/support/context.h"
 #include "tests/support/unit.h"
 #include "tests/support/walk.h"
@@ -120,92 +120,29 @@ static const struct damage {
 	{ PIPELINE, "['optimizer'] = None", -ENOTSUP,
 	  "optimizer shards are missing" },
 	{ AUTOEP,
+	  "del ['ds_autoep_layers'][0]['expert_placement'];"
+	  " ['ds_autoep_layers'][0]['affine_maps'] = {'params': {'model.layers.0.mlp.experts.w1': {"
+	  "  'logical_shape': (4, 6, 8), 'ranks': {"
+	  "  0: {'pieces': [{'shape': (4, 6, 4), 'source': (0, [48, 8, 1]), 'dest': (0, [24, 4, 1])}]},"
+	  "  1: {'pieces': [{'shape': (4, 6, 4), 'source': (4, [48, 8, 1]), 'dest': (0, [24, 4, 1])}]}"
+	  "}}}}",
+	  SERVED, "affine_maps place parts of model.layers.0.mlp.experts's experts" },
+	{ AUTOEP,
 	  "layer_0_expert_2_mp_rank_00_model_states.pt"
 	  "['model.layers.0.mlp.experts.w1.2'] = Zeros(" ONES_64 ")",
 	  -EBADMSG, "model.layers.0.mlp.experts.w1: an expert has 64 dimensions" },
 };
 
-static char *path_in(const char *dir, const char *name)
-{
-	char *path;
-
-	assert_true(asprintf(&path, "%s/%s", dir, name) > 0);
-	return path;
-}
-
-/* Open model states, and copy their storages. */
-static void open_file(const char *from, struct ptfile *pt, struct mkpt *m)
-{
-	struct errmsg err;
-
-	if (io_open_pt(test_context(), from, NULL, pt, &err))
-		fail_msg("%s", err.text);
-	for (size_t i = 0;; i++) {
-		char name[32];
-		const struct zip_entry *e;
-		uint8_t *bytes;
-		uint64_t at;
-
-		snprintf(name, sizeof(name), "data/%zu", i);
-		e = zip_find(&pt->zip, name);
-		if (!e)
-			break;
-		bytes = calloc(1, e->size + 1);
-		assert_int_equal(zip_locate(&pt->zip, e, &at, &err), 0);
-		assert_int_equal(source_read(&pt->src, bytes, e->size, at, &err), 0);
-		mkpt_add_storage(m, bytes, e->size);
-		free(bytes);
-	}
-}
-
-/* Save model states with changed values. */
-static void change_file(const char *from, const char *to, const char *change)
-{
-	struct bytebuf out = { 0 };
-	struct mkpt m = { 0 };
-	struct ptfile pt;
-
-	open_file(from, &pt, &m);
-	literal_change(&m, pt.root, change);
-	mkpt_emit(&m, pt.root, "changed", &out);
-	mkpt_save(to, out.data, out.len);
-	bytebuf_done(&out);
-	mkpt_done(&m);
-	ptfile_close(&pt);
-}
-
 /* Make a directory with links to all files but the one that is changed or missing. */
 static char *damage(const struct damage *d)
 {
-	const char *const top = getenv("top_srcdir");
 	const char *const end = strstr(d->change, ".pt[");
+	char *const which = end ? strndup(d->change, (size_t)(end + 3 - d->change)) : strdup(FIRST);
 	const bool change = strchr(d->change, '[');
-	char *const which = end ? strndup(d->change, (size_t)(end + 3 - d->change))
-				: strdup(change ? FIRST : d->change);
-	char *const dir = mkckpt_new_dir();
-	struct errmsg err;
-	struct dirlist l = { 0 };
-	char *tag;
+	char *const dir = changed_tag(d->from, change ? NULL : d->change, change ? which : NULL,
+				      end ? end + 3 : d->change);
 
-	assert_true(asprintf(&tag, "%s/tests/good/%s", top ? top : ".",
-			     d->from) > 0);
-	assert_int_equal(io_list(test_context(), tag, IO_PLAIN, &l, &err), 0);
-	for (size_t i = 0; i < l.n; i++) {
-		char *const relative = path_in(tag, l.v[i].name);
-		char *const from = realpath(relative, NULL);
-		char *const to = path_in(dir, l.v[i].name);
-
-		if (strcmp(l.v[i].name, which) != 0)
-			assert_int_equal(symlink(from, to), 0);
-		else if (change)
-			change_file(from, to, end ? end + 3 : d->change);
-		free(to);
-		free(from);
-		free(relative);
-	}
-	dirlist_done(&l);
 	free(which);
-	free(tag);
 	return dir;
 }
 
@@ -312,7 +249,7 @@ static void memory_is_bounded_by_the_file(void **state)
 {
 	const struct damage none = { FP32, "['global_steps'] = 4", 0, "" };
 	char *const dir = damage(&none);
-	char *const file = path_in(dir, FIRST);
+	char *const file = changed_path(dir, FIRST);
 	struct bytebuf out = { 0 };
 	struct errmsg err = { "" };
 	struct mkpt m = { 0 };
@@ -322,7 +259,7 @@ static void memory_is_bounded_by_the_file(void **state)
 	struct plan *p;
 
 	(void)state;
-	open_file(file, &pt, &m);
+	changed_open(file, &pt, &m);
 	group = mkpt_dict(&m);
 	groups = value_find_path(pt.root, "optimizer", "param_groups", NULL);
 	for (size_t i = 0; i < COUNT(names); i++) {
@@ -369,7 +306,7 @@ static void a_negative_rank_has_no_layer(void **state)
 	static const char own[] = "layer_05-model_states.pt";
 	const struct damage missing = { PIPELINE, own, 0, "" };
 	char *const dir = damage(&missing);
-	char *const layer = path_in(dir, "layer_05-model_-1-model_states.pt");
+	char *const layer = changed_path(dir, "layer_05-model_-1-model_states.pt");
 	struct errmsg err = { "" };
 	struct plan *p;
 
@@ -387,8 +324,8 @@ static void a_layer_has_one_file(void **state)
 	static const char own[] = "layer_05-model_states.pt";
 	const struct damage missing = { PIPELINE, own, 0, "" };
 	char *const dir = damage(&missing);
-	char *const one = path_in(dir, own);
-	char *const other = path_in(dir, "layer_05-axis_01-model_states.pt");
+	char *const one = changed_path(dir, own);
+	char *const other = changed_path(dir, "layer_05-axis_01-model_states.pt");
 	struct errmsg err = { "" };
 	struct plan *p;
 
@@ -517,11 +454,11 @@ static void mutants_are_read_or_refused(void **state)
 	for (size_t i = 0; i < COUNT(from); i++) {
 		const struct damage none = { from[i], "['global_steps'] = 4", 0, "" };
 		char *const dir = damage(&none);
-		char *const file = path_in(dir, FIRST);
+		char *const file = changed_path(dir, FIRST);
 		struct mkpt m = { 0 };
 		struct ptfile pt;
 
-		open_file(file, &pt, &m);
+		changed_open(file, &pt, &m);
 		all.n = 0;
 		mutate_collect(pt.root, &all);
 		for (unsigned k = 0; k < MUTANTS / COUNT(from); k++) {

@@ -49,6 +49,14 @@ struct example {
 	"{'shape': [2], 'source': [0,[1]], 'dest': [0,[1]]," \
 	" 'locations': [2,0,1]}"
 
+/* Two ranks, both with the whole. */
+#define HOLDERS(first, second)                                              \
+	"{'logical_shape': [2], 'ranks': {"                                  \
+	" 0: {'pieces': [{'shape': [2], 'source': [0,[1]],"                  \
+	"     'dest': [0,[1]], 'locations': " first "}]},"                   \
+	" 1: {'pieces': [{'shape': [2], 'source': [0,[1]],"                  \
+	"     'dest': [0,[1]], 'locations': " second "}]}}}"
+
 static const struct example examples[] = {
 	{ .what = "row-parallel", .rule = MERGE_CAT, .dim = 1,
 	  .slices = "[[4,3],[4,5]]", .shape = "[4,8]", .rows = 4,
@@ -216,6 +224,32 @@ static const struct example examples[] = {
 		  " 1: {'pieces': [{'shape': [2], 'source': [0,[1]],"
 		  "     'dest': [0,[1]], 'locations': [1,0]}]}}}",
 	  .shape = "[2]", .rows = 1, .elements = "1:0-1" },
+	{ .what = "affine, two orders of the same holders", .rule = MERGE_AFFINE,
+	  .slices = "[[2],[2]]", .spec = HOLDERS("[0,1]", "[1,0]"),
+	  .shape = "[2]", .rows = 1, .elements = "1:0-1" },
+	{ .what = "affine, holders without the piece", .rule = MERGE_AFFINE,
+	  .slices = "[[2],[2]]", .spec = HOLDERS("[1]", "[0]"),
+	  .shape = "[2]", .rows = 1, .elements = "1:0-1" },
+	{ .what = "affine, a holder that cuts it otherwise", .rule = MERGE_AFFINE,
+	  .slices = "[[3],[4]]",
+	  .spec = "{'logical_shape': [5], 'ranks': {"
+		  " 0: {'pieces': [{'shape': [3], 'source': [2,[1]],"
+		  "     'dest': [0,[1]], 'locations': [0,1]}]},"
+		  " 1: {'pieces': [{'shape': [4], 'source': [0,[1]],"
+		  "     'dest': [0,[1]], 'locations': [0,1]}]}}}",
+	  .shape = "[5]", .rows = 1, .elements = "1:0-1 0:0-2" },
+	{ .what = "affine, twice on a rank: the last one", .rule = MERGE_AFFINE,
+	  .slices = "[[6]]",
+	  .spec = "{'logical_shape': [4], 'ranks': {0: {'pieces': ["
+		  "  {'shape': [4], 'source': [0,[1]], 'dest': [0,[1]]},"
+		  "  {'shape': [2], 'source': [1,[1]], 'dest': [4,[1]]}]}}}",
+	  .shape = "[4]", .rows = 1, .elements = "0:0 0:4-5 0:3" },
+	{ .what = "affine, halves of rows that make whole rows", .rule = MERGE_AFFINE,
+	  .slices = "[[2,4]]",
+	  .spec = "{'logical_shape': [2,4], 'ranks': {0: {'pieces': ["
+		  "  {'shape': [2,2], 'source': [0,[4,1]], 'dest': [0,[4,1]]},"
+		  "  {'shape': [2,1,2], 'source': [2,[4,9,1]], 'dest': [2,[4,9,1]]}]}}}",
+	  .shape = "[2,4]", .rows = 1, .elements = "0:0-7" },
 	{ .what = "affine, a rank without", .rule = MERGE_AFFINE,
 	  .slices = "[[2],None]",
 	  .spec = "{'logical_shape': [2], 'ranks': {"

@@ -36,6 +36,15 @@
 		MERGE_AFFINE, 0, "[[4]]", map, NULL, says \
 	}
 #define PIECES(pieces, says) MAP(ONE_RANK("[4]", pieces), says)
+#define HELD(shape, at, locations)                                                             \
+	"{'shape': " shape ", 'source': (" at ", [1]), 'dest': (0, [1]), 'locations': " locations "}"
+#define TWO_RANKS(p, q, says)                                                                  \
+	{                                                                                      \
+		MERGE_AFFINE, 0, "[[4],[4]]",                                                  \
+			"{'logical_shape': [4], 'ranks': {0: {'pieces': [" p                   \
+			"]}, 1: {'pieces': [" q "]}}}",                                        \
+			NULL, says                                                             \
+	}
 #define SCALED(scale)                                                                    \
 	PIECES("{'shape': [4], 'source': [0,[1]], 'dest': [0,[1]], 'scale': " scale "}", \
 	       "has a scale that nothing")
@@ -120,16 +129,26 @@ static const struct {
 	MAP("{'logical_shape': [4], 'ranks': {0: {}}}", "other ranks"),
 	MAP("{'logical_shape': [4294967296,4294967296], 'ranks': {}}", "overflows"),
 	/* pieces that leave elements out */
-	MAP("{'logical_shape': [4], 'ranks': {}}", "overlap or leave elements out"),
-	PIECES(PIECE("[3]", "[0,[1]]", "[0,[1]]"), "leave elements out"),
+	MAP("{'logical_shape': [4], 'ranks': {}}", "leave elements out, from 0 on"),
+	PIECES(PIECE("[3]", "[0,[1]]", "[0,[1]]"), "leave elements out, from 3 on"),
 	PIECES(PIECE("[3]", "[1,[1]]", "[0,[1]]"), "leave elements out"),
 	MAP(ONE_RANK("[3,4]", PIECE("[2,2]", "[0,[4,1]]", "[0,[2,1]]")), "leave elements out"),
 	{ MERGE_AFFINE, 0, "[[8]]", ONE_RANK("[2,4]", PIECE("[2,3]", "[0,[4,1]]", "[0,[4,1]]")),
 	  NULL, "leave elements out" },
-	/* pieces that overlap */
-	PIECES(PIECE("[3]", "[0,[1]]", "[0,[1]]") "," PIECE("[2]", "[2,[1]]", "[2,[1]]"), "overlap"),
-	PIECES(PIECE("[4]", "[0,[1]]", "[0,[1]]") "," PIECE("[4]", "[0,[1]]", "[0,[1]]"), "overlap"),
-	PIECES(PIECE("[4]", "[0,[0]]", "[0,[1]]"), "overlap"),
+	PIECES(PIECE("[2]", "[0,[1]]", "[0,[1]]") "," PIECE("[1]", "[3,[1]]", "[3,[1]]"),
+	       "leave elements out, from 2 on"),
+	PIECES(PIECE("[4]", "[0,[0]]", "[0,[1]]"), "leave elements out, from 1 on"),
+	/* pieces of different ranks that overlap */
+	TWO_RANKS(HELD("[3]", "0", "[0]"), HELD("[2]", "2", "[1]"),
+		  "ranks 0 and 1 have element 2, and their locations do not say so"),
+	TWO_RANKS(HELD("[3]", "0", "[0,1]"), HELD("[2]", "2", "[1]"), "ranks 0 and 1 have element 2"),
+	TWO_RANKS(HELD("[3]", "0", "[0]"), HELD("[2]", "2", "[0,1]"), "ranks 0 and 1 have element 2"),
+	TWO_RANKS(HELD("[4]", "0", "[0,1,0]"), HELD("[2]", "2", "[1]"), "lies outside"),
+	/* a slice of another size */
+	MAP("{'logical_shape': [4], 'ranks': {0: {'shard_shape': [2,3], 'pieces': ["
+	    PIECE("[4]", "[0,[1]]", "[0,[1]]") "]}}}", "another slice than the 4 elements of rank 0"),
+	MAP("{'logical_shape': [4], 'ranks': {0: {'shard_shape': [" HUGE "," HUGE "], 'pieces': ["
+	    PIECE("[4]", "[0,[1]]", "[0,[1]]") "]}}}", "another slice than the 4 elements of rank 0"),
 	{ MERGE_AFFINE, 0, "[[4],[4]]",
 	  "{'logical_shape': [2,2], 'ranks': {0: {'pieces': [" PIECE("[2,2]", "[0,[2,1]]",
 				  "[0,[2,1]]") "]},1: {'pieces': [" PIECE("[2,1]", "[1,[2,1]]",
@@ -196,7 +215,7 @@ static void runs_beyond_number_are_refused(void **state)
 		int rc;
 	} cases[] = {
 		{ ONE_RANK("[1099511627776]", PIECE("[4194304]", "[0,[2]]", "[0,[2]]")), -EBADMSG },
-		{ ONE_RANK("[1099511627776]", PIECE("[4194305]", "[0,[2]]", "[0,[2]]")), -ENOMEM },
+		{ ONE_RANK("[1099511627776]", PIECE("[4194305]", "[0,[2]]", "[0,[2]]")), -E2BIG },
 	};
 
 	assert_int_equal(GEOMETRY_SEGMENTS_MAX, 4194304);

@@ -34,7 +34,8 @@
 
 /* The affine map of a parameter of four experts of 2 x 3 elements; pieces of one of them. */
 #define W1_MAP(ranks) \
-	AUTOEP "['affine_maps'] = {'params': {'" FUSED ".w1': {'ranks': {" ranks "}}}}"
+	AUTOEP "['affine_maps'] = {'version': 1, 'params': {'" FUSED \
+	       ".w1': {'logical_shape': (4, 2, 3), 'ranks': {" ranks "}}}}"
 #define P(from, to, source, dest) \
 	"{'shape': Size(1, 2, 3), 'source': (" #from ", [" source "]), 'dest': (" #to ", [" dest "])}"
 #define R0 "0: {'pieces': ["
@@ -100,20 +101,41 @@ const struct bad bad_experts[] = {
 	STATES(no_prefix, AUTOEP "['expert_key_prefix'] = None", STAGES_ALL,
 	       "expert_key_prefix is no name"),
 	STATES(newer_placement, PLACED "['version'] = 2", STAGES_ALL, "version is missing or not"),
-	STATES(placed_twice, PLACED_ON(1) "[0] = @" PLACED_ON(0) "[0]", STAGES_ALL, "or one twice"),
+	STATES(placed_twice, PLACED_ON(0) "[1] = @" PLACED_ON(0) "[0]", STAGES_ALL, "or one twice"),
+	STATES(left_out, PLACED_ON(1) "[0] = @" PLACED_ON(0) "[0]", STAGES_ALL, "leaves out expert 3"),
+	STATES(too_many_places, AUTOEP "['ep_size'] = 3; del " PLACED, STAGES_ALL,
+	       "2 experts on each of 3 ranks (ep_size) are not 4"),
 	STATES(placed_nowhere, PLACED_ON(1) "[0] = 4", STAGES_ALL, "that is not there"),
 	STATES(placed_unevenly, PLACED_ON(1) "+= @" PLACED_ON(0) "[1]; del " PLACED_ON(0) "[1]",
 	       STAGES_ALL, "different numbers of experts"),
 	STATES(rank_twice, PLACED "['ranks'][1]['rank'] = 0", STAGES_ALL, "or twice"),
 	STATES(rank_missing, "del " PLACED "['ranks'][1]", STAGES_ALL, "does not list the ranks"),
-	STATES(other_map, W1_MAP(R0 P(0, 0, "6, 3, 1", "6, 3, 1") "]}"), STAGES_ALL,
-	       "affine_maps place the experts of " FUSED ".w1 elsewhere"),
+	STATES(other_map,
+	       W1_MAP(R0 P(0, 0, "6, 3, 1", "6, 3, 1") ", " P(6, 6, "6, 3, 1", "6, 3, 1") "]}, "
+		      R1 P(12, 0, "6, 3, 1", "6, 3, 1") ", " P(18, 6, "6, 3, 1", "6, 3, 1") "]}"),
+	       STAGES_ALL, "affine_maps place the experts of " FUSED ".w1 elsewhere"),
 	STATES(transposed_in_rank, W1_MAP(PLACED_AS_RECORDED("6, 3, 1", "6, 1, 2")), STAGES_ALL,
 	       "affine_maps place the experts of " FUSED ".w1 elsewhere"),
 	STATES(transposed_in_whole, W1_MAP(PLACED_AS_RECORDED("6, 1, 2", "6, 3, 1")), STAGES_ALL,
-	       "or not as they are"),
+	       "affine_maps place the experts of " FUSED ".w1 elsewhere"),
 	STATES(map_without_strides, W1_MAP(PLACED_AS_RECORDED("6, 3", "6, 3")), STAGES_ALL,
-	       "or not as they are"),
+	       "affine_maps: parameter " FUSED ".w1: a piece of its affine map lies outside"),
+	STATES(map_with_hole, W1_MAP(R0 P(0, 0, "6, 3, 1", "6, 3, 1") "]}"), STAGES_ALL,
+	       "parameter " FUSED ".w1: the pieces of its affine map leave elements out, from 6 on"),
+	STATES(map_of_two_owners,
+	       W1_MAP(PLACED_AS_RECORDED("6, 3, 1", "6, 3, 1") "," R1 P(0, 0, "6, 3, 1", "6, 3, 1") "]}"),
+	       STAGES_ALL, "ranks 0 and 1 have element 0, and their locations do not say so"),
+	STATES(map_beyond,
+	       W1_MAP(R0 P(9223372036854775807, 0, "9223372036854775807, 3, 1", "6, 3, 1") "]}"),
+	       STAGES_ALL, "lies outside of it or of the slice of rank 0"),
+	STATES(map_of_another_layer,
+	       W1_MAP(PLACED_AS_RECORDED("6, 3, 1", "6, 3, 1")) ";" AUTOEP
+		      "['affine_maps']['params']['" FUSED ".w1']['logical_shape'] = (8, 2, 3)",
+	       STAGES_ALL, "affine_maps: " FUSED ".w1: is not of 4 experts"),
+	STATES(newer_map,
+	       W1_MAP(PLACED_AS_RECORDED("6, 3, 1", "6, 3, 1")) ";" AUTOEP
+		      "['affine_maps']['version'] = 2",
+	       STAGES_ALL, "version is missing or not"),
 
 	/* Entries that contradict the shards. */
 	{ "other_degree", STAGES_12, "is partitioned over 2 ranks", SHARD_0, MKCKPT_MODEL, 0,

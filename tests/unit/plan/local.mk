@@ -6,6 +6,7 @@ unit_tests += \
 	%D%/test_plan \
 	%D%/test_identity \
 	%D%/test_forms \
+	%D%/test_affine \
 	%D%/test_computed \
 	%D%/test_bad \
 	%D%/test_bad_ranks \
@@ -22,6 +23,7 @@ unit_tests += \
 	%D%/test_recut \
 	%D%/test_recut_names \
 	%D%/test_property
+tests_unit_plan_test_affine_SOURCES = %D%/test_affine.c $(changed)
 tests_unit_plan_test_recut_SOURCES = %D%/test_recut.c $(recut)
 tests_unit_plan_test_recut_names_SOURCES = %D%/test_recut_names.c $(recut)
 tests_unit_plan_test_property_SOURCES = %D%/test_property.c $(recut)
