@@ -26,12 +26,12 @@
 #include "ckpt/table/checkpoint.h"
 #include "ckpt/views/adapter.h"
 #include "ckpt/views/plan.h"
-#include "ckpt/views/sidecars.h"
+#include "ckpt/views/config_files.h"
 
 struct info {
 	struct report report;
 	bool quick, each;
-	struct sidecars sidecars;
+	struct config_files config_files;
 	size_t facts, table, end; /* offsets in the text: start of the facts, start of the table,
 				   * end of the table */
 };
@@ -235,8 +235,8 @@ static void add_forms(struct info *info)
 	}
 }
 
-/* Find the sidecars: the adapter's if the model has one. */
-static int find_sidecars(struct info *info, const char *more, struct errmsg *err)
+/* Find the config_files: the adapter's if the model has one. */
+static int find_config_files(struct info *info, const char *more, struct errmsg *err)
 {
 	struct report *r = &info->report;
 	const struct checkpoint *tag = r->c;
@@ -251,7 +251,7 @@ static int find_sidecars(struct info *info, const char *more, struct errmsg *err
 	if (all)
 		top = adapters_top(all);
 	rc = a.failed ? errmsg_nomem(err, r->dir)
-		      : sidecars_find(&info->sidecars, tag,
+		      : config_files_find(&info->config_files, tag,
 				      top && !top->computed ? top->name : NULL, more, err);
 	arena_done(&a);
 	return rc;
@@ -259,7 +259,7 @@ static int find_sidecars(struct info *info, const char *more, struct errmsg *err
 
 static void add_config(struct info *info)
 {
-	const struct sidecars *s = &info->sidecars;
+	const struct config_files *s = &info->config_files;
 
 	json_add_text(info->report.json, "config", s->config ? s->config->path : NULL);
 	if (s->missing)
@@ -295,7 +295,7 @@ static int add_contents(struct info *info, struct errmsg *err)
 	if (files)
 		add_tree(r, files, bytes);
 	add_forms(info);
-	if (rank && find_sidecars(info, settings->tree.plan.hf_config, err))
+	if (rank && find_config_files(info, settings->tree.plan.hf_config, err))
 		return -ENOMEM;
 	add_config(info);
 	info->table = r->text.len;
@@ -342,7 +342,7 @@ int uckpt_info(struct uckpt *u, const char *const *paths, size_t n,
 	}
 	if (!rc)
 		rc = flags & UCKPT_HTML ? end_html(&info, whole, err) : report_end(r, whole, err);
-	sidecars_done(&info.sidecars);
+	config_files_done(&info.config_files);
 	report_close(r);
 	return rc;
 }

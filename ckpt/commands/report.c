@@ -234,7 +234,7 @@ void report_add_warnings(struct report *r)
 	if (t->ngroups && t->groups->mapping_ignored && !r->c->facts.round_robin)
 		notes_add(
 			&r->warnings,
-			"param_slice_mappings is wrong: parameters are read in the order of param_shapes");
+			"param_slice_mappings contradicts param_shapes; using the order of param_shapes");
 }
 
 void report_line(struct report *r, const char *label, const char *fmt, ...)

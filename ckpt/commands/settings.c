@@ -20,7 +20,7 @@
 #include "ckpt/table/hfhub.h"
 #include "ckpt/remote/cache.h"
 
-/* By default, read-ahead from far storage may use this part of the memory. */
+/* By default, read-ahead from remote storage may use this part of the memory. */
 #define READAHEAD_PART 64
 
 /* Limit of workers, and of ranks. */
@@ -305,7 +305,7 @@ static const char *set_ranks(struct uckpt *u, const struct option *o, const char
 static const struct option options[] = {
 	{ "crc=", set_word, WORDS(crcs), AT(tree.plan.crc_zero), .wrong = "must be exact or zero" },
 	{ "stage=", set_stage, WORDS(stages), AT(tree.plan.any_stage),
-	  .wrong = "must be native or any; with view=zero 1, 2 or 3" },
+	  .wrong = "must be native or any, or with view=zero a ZeRO stage: 1, 2 or 3" },
 	{ "rules=", .set = set_rules },
 	{ "preset=", .set = set_rules },
 	{ "hf_dtype=", set_word, WORDS(dtypes), AT(tree.plan.dtype),

@@ -149,7 +149,7 @@ static void read_ahead(const struct out *o, uint64_t off)
 	const uint64_t most = vfile_readahead_bytes(o->f);
 	const uint64_t n = left < most ? left : most;
 
-	if (!vfile_is_far(o->f) || vfile_prefetch(o->f, off, n, WANT_NEXT) < n || n < left)
+	if (!vfile_is_slow(o->f) || vfile_prefetch(o->f, off, n, WANT_NEXT) < n || n < left)
 		return;
 	/* One thread prefetches; the others go on. */
 	if (!atomic_flag_test_and_set(&o->w->busy)) {

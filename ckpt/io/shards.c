@@ -383,7 +383,7 @@ static int read_checked(struct shards *c, uint32_t shard, void *buf, size_t len,
 
 bool shards_reads_ahead(const struct shards *c)
 {
-	return shards_is_far(c) || cache_has_blocks(c->ahead);
+	return shards_is_slow(c) || cache_has_blocks(c->ahead);
 }
 
 /* Check now and then that the planned file is still there: cached bytes come from it, but may be
@@ -437,7 +437,7 @@ int shards_read(struct shards *c, uint32_t shard, void *buf, size_t len, uint64_
 		       : rc;
 }
 
-bool shards_is_far(const struct shards *c)
+bool shards_is_slow(const struct shards *c)
 {
 	return latency_is_high(c->latency) && cache_limit(c->u) > 0;
 }

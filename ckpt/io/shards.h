@@ -66,7 +66,7 @@ void shards_count_mapped(struct shards *c, size_t len);
 int shards_read(struct shards *c, uint32_t shard, void *buf, size_t len, uint64_t off,
 		struct errmsg *err);
 
-/* Should readers look for bytes in the cache?  Also true for a near store while prefetched
+/* Should readers look for bytes in the cache?  Also true for a fast store while prefetched
  * blocks remain. */
 bool shards_reads_ahead(const struct shards *c);
 
@@ -75,9 +75,9 @@ bool shards_pin(struct shards *c, uint32_t shard, uint64_t off, size_t len, stru
 
 /* Are the shards' files remote? Then reads take prefetched bytes from memory (cache.h).  Learned
  * from the reads, so false until some were slow. */
-bool shards_is_far(const struct shards *c);
+bool shards_is_slow(const struct shards *c);
 
-/* Should a sequential reader prefetch?  Yes if the store is far, or if shards lie in packs, so
+/* Should a sequential reader prefetch?  Yes if the store is slow, or if shards lie in packs, so
  * that other processors decode them. */
 bool shards_gains_ahead(const struct shards *c);
 
@@ -85,13 +85,13 @@ bool shards_gains_ahead(const struct shards *c);
 uint64_t shards_prefetch(struct shards *c, uint32_t shard, uint64_t off, uint64_t len,
 			 enum want when);
 
-/* Should a reader use mappings for the next `len` bytes?  False for a far store, which would
- * load one window at a time; sometimes false for a near one, because only reads show whether it
- * still is near. */
+/* Should a reader use mappings for the next `len` bytes?  False for a slow store, which would
+ * load one window at a time; sometimes false for a fast one, because only reads show whether it
+ * still is fast. */
 bool shards_can_map(struct shards *c, size_t len);
 
 /* Check that the paths of `n` shards still lead to the planned files: -EIO if one was
- * replaced.  Each path is checked at most every 100 ms, far ones less often, up to every
+ * replaced.  Each path is checked at most every 100 ms, slow ones less often, up to every
  * 10 s, and in parallel. */
 int shards_check_paths(struct shards *c, const uint32_t *shards, size_t n, struct errmsg *err);
 

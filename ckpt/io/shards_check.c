@@ -2,7 +2,7 @@
 /*
  * Checks that shards are still the files that were planned.
  *
- * A check costs a microsecond on a disk, and milliseconds on far storage: there it is
+ * A check costs a microsecond on a disk, and milliseconds on slow storage: there it is
  * repeated less often, shared by readers that need it at the same time, and made of many
  * files at once.
  */
@@ -21,7 +21,7 @@
 #include "ckpt/io/io.h"
 #include "ckpt/io/shards_impl.h"
 
-/* The least time between two checks of a file; for a far one CHECK_COST times the duration of
+/* The least time between two checks of a file; for a slow one CHECK_COST times the duration of
  * the last check, up to CHECK_INTERVAL_MAX_NS. */
 #define CHECK_INTERVAL_NS UINT64_C(100000000)
 #define CHECK_INTERVAL_MAX_NS UINT64_C(10000000000)
@@ -139,7 +139,7 @@ int shards_check_fd(struct shards *c, struct entry *e, int fd, const struct file
 	return accept_ctime(c, e, fd, err);
 }
 
-/* A check of a near store that took long has waited for a processor. */
+/* A check of a fast store that took long has waited for a processor. */
 static uint64_t check_interval(const struct shards *c, const struct check *k)
 {
 	const uint64_t every = latency_is_high(c->latency) ? k->cost * CHECK_COST : 0;
@@ -280,7 +280,7 @@ struct checking {
 	size_t needed; /* the first `needed` are required; the others are checked early */
 };
 
-/* Add the following shards whose checks will be due soon.  In a far store several parallel
+/* Add the following shards whose checks will be due soon.  In a slow store several parallel
  * checks take as long as one, and save the readers of these shards a wait.  The caller holds the
  * lock. */
 static void add_following(struct checking *x, uint64_t now)
@@ -307,7 +307,7 @@ static int check_listed(void *ctx, size_t i, struct errmsg *err)
 
 int shards_check_paths(struct shards *c, const uint32_t *shards, size_t n, struct errmsg *err)
 {
-	const bool far = shards_is_far(c);
+	const bool slow = shards_is_slow(c);
 	struct checking x = { .c = c };
 	int rc = 0;
 
@@ -320,10 +320,10 @@ int shards_check_paths(struct shards *c, const uint32_t *shards, size_t n, struc
 			if (claim_check(c, &c->v[shards[i]].of_path, now, 1))
 				x.shards[x.n++] = shards[i];
 		x.needed = x.n;
-		if (far && x.n)
+		if (slow && x.n)
 			add_following(&x, now);
 		pthread_mutex_unlock(&c->u->lock);
-		rc = parallel_for(x.n, far ? AT_ONCE : 1, check_listed, &x, err);
+		rc = parallel_for(x.n, slow ? AT_ONCE : 1, check_listed, &x, err);
 	}
 	return rc;
 }
@@ -344,6 +344,6 @@ int shards_check_files(struct shards *c, const uint32_t *shards, size_t n, struc
 {
 	struct opening x = { c, shards };
 
-	return shards_is_far(c) ? parallel_far(n, 1, check_ith, &x, err)
+	return shards_is_slow(c) ? parallel_far(n, 1, check_ith, &x, err)
 				: parallel_for(n, 1, check_ith, &x, err);
 }

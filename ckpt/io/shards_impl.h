@@ -83,7 +83,7 @@ static inline void check_passed(struct check *k, uint64_t begun)
 }
 
 /* Check a file of which bytes were read, by a check that begins now or later.  Readers that
- * arrive during a check share the next one, which saves a far store requests.  -EAGAIN if the
+ * arrive during a check share the next one, which saves a slow store requests.  -EAGAIN if the
  * file's ctime changed, so that the bytes must be read again. */
 int shards_verify(struct shards *c, uint32_t shard, struct errmsg *err);
 

@@ -255,7 +255,7 @@ static void pack_free(struct pack *p)
 
 static int make_tables(struct pack *p, struct errmsg *err)
 {
-	static const struct latency local; /* never far */
+	static const struct latency local; /* never high */
 
 	p->tables = calloc((size_t)p->x.nextents + 1, sizeof(*p->tables));
 	p->cache = cache_new(

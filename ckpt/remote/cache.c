@@ -35,7 +35,7 @@ static struct cache_block *next_block(const struct cache_pool *a)
 	if (a->fetching >= a->width.width)
 		return NULL;
 	TAILQ_FOREACH(b, &a->queue, at)
-	if (cache_is_far(b->c) || b->c->fetching < parallel_width())
+	if (cache_is_slow(b->c) || b->c->fetching < parallel_width())
 		return b;
 	return NULL;
 }
@@ -125,7 +125,7 @@ static int fetch(struct cache_block *b, bool reader, struct errmsg *err)
 		rc = c->config.fill(c->config.ctx, b->file, b->data, b->len, b->off, err);
 	pthread_mutex_lock(a->lock);
 	a->fetching -= !reader;
-	if (!rc && !reader && cache_is_far(c))
+	if (!rc && !reader && cache_is_slow(c))
 		request_width_done(&a->width, b->len, !TAILQ_EMPTY(&a->queue), clock_ns());
 	if (!rc && c->config.check) {
 		a->checking += !reader;

@@ -11,7 +11,7 @@ struct latency;
 struct uckpt;
 
 /*
- * The context's cache of blocks that are expensive to read: files of far storage, windows of a
+ * The context's cache of blocks that are expensive to read: files of slow storage, windows of a
  * server's file, decoded blocks of a pack.
  *
  * A caller that knows which bytes will be read next prefetches them; background threads fetch
@@ -38,8 +38,8 @@ struct cache_config {
 	cache_fill *fill;
 	cache_check *check; /* after each fill, not counted as a request; may be NULL */
 	void *ctx;
-	/* While this store is near, requests are limited to the number of processors, and bytes
-	 * are not kept after a read.  NULL: the store is always far. */
+	/* While this store is fast, requests are limited to the number of processors, and bytes
+	 * are not kept after a read.  NULL: the store is always slow. */
 	const struct latency *latency;
 	/* Blocks may cross multiples of CACHE_PIECE; otherwise a request never does. */
 	bool crosses;
@@ -101,7 +101,7 @@ bool cache_has_blocks(const struct cache *c);
 /* The smallest useful limit for reading ahead; 0 turns that off. */
 #define CACHE_MIN (UINT64_C(4) << 20)
 
-/* Set the most memory for blocks, and the extra memory for WANT_LATER.  `keep`: blocks of far
+/* Set the most memory for blocks, and the extra memory for WANT_LATER.  `keep`: blocks of slow
  * stores stay after they have been read while there is memory. */
 void cache_set_limit(struct uckpt *u, uint64_t bytes, uint64_t later, bool keep);
 uint64_t cache_limit(const struct uckpt *u);

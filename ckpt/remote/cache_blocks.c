@@ -381,7 +381,7 @@ void block_leave(struct cache_pool *a, struct cache_block *b, size_t n)
 	if (!b->unread)
 		set_want(a, b, WANT_NOW);
 	if (!b->unread && !b->users &&
-	    (!a->keeps || !cache_is_far(b->c) || a->bytes[WANT_NOW] > room_for_kept(a)))
+	    (!a->keeps || !cache_is_slow(b->c) || a->bytes[WANT_NOW] > room_for_kept(a)))
 		free_block(a, b);
 	else
 		enlist(a, b);

@@ -18,7 +18,7 @@ struct cache {
 	_Atomic size_t nblocks;
 };
 
-static inline bool cache_is_far(const struct cache *c)
+static inline bool cache_is_slow(const struct cache *c)
 {
 	return !c->config.latency || latency_is_high(c->config.latency);
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Learns from requests whether a store is far, and how many requests it can serve at once.
+ * Learns from requests whether a store is slow, and how many requests it can serve at once.
  *
  * A thread that reads from the page cache may be preempted, but does not sleep: only requests that
- * slept count as slow.  The type of the file system does not tell: a remote mount is near for files
+ * slept count as slow.  The type of the file system does not tell: a remote mount is fast for files
  * in the page cache.
  */
 #include "ckpt/remote/latency.h"
@@ -11,12 +11,12 @@
 #include "ckpt/base/system.h"
 
 /* The score rises with each slow request and falls with each fast one, which are more than half
- * of the requests to a store that is near for some files only. */
+ * of the requests to a store that is fast for some files only. */
 #define SCORE_SLOW 2
 #define SCORE_FAR 5
 #define SCORE_MAX 24
 
-/* One in SAMPLED small requests to a near store is measured; large requests always are. */
+/* One in SAMPLED small requests to a fast store is measured; large requests always are. */
 #define SAMPLED 16
 #define LARGE (256u << 10)
 

@@ -8,9 +8,9 @@
 #include <stdint.h>
 
 /*
- * Is a store far away?  Learned from the time that its requests take: a far one lets the reader
+ * Is a store slow?  Learned from the time that its requests take: a slow one lets the reader
  * sleep for milliseconds each time, a disk only now and then, and the page cache never.
- * Zero-initialised it is near; the first slow request makes it far until others show it is not.
+ * Zero-initialised it is fast; the first slow request makes it slow until others show it is not.
  * Thread-safe.
  */
 struct latency {

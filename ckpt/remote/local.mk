@@ -1,4 +1,4 @@
-# What is far away: blocks of files in memory, read ahead where storage is slow; files of
+# Slow storage: blocks of files in memory, read ahead where storage is slow; files of
 # servers, by HTTP and S3: requests, lists, attributes, bytes.
 # Uses base.
 ckpt_libuckpt_a_SOURCES += \

@@ -382,8 +382,8 @@ void checkpoint_warn_of_steps(const struct checkpoint *c, const char *model, con
 
 	/* The tag was renamed, or contains files of another tag. */
 	if (saved >= 0 && named >= 0 && saved != named)
-		errmsg_put(to, "%s is of global step %" PRId64 ", not of the"
-			   " step in the tag's name: files of different steps?", model, saved);
+		errmsg_put(to, "%s: global_steps is %" PRId64 ", but the tag's name says %" PRId64
+			   ": renamed tag, or files of different saves?", model, saved, named);
 	if (saved >= skipped && optimizer_step(first, &step) &&
 	    (step < (double)(saved - skipped) || (most && step > (double)(saved - skipped) + 1)))
 		errmsg_put(to, "%s was saved at global step %" PRId64

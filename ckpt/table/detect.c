@@ -47,12 +47,11 @@ static const struct kind {
 	const char *text;    /* message, after the name that matches */
 } kinds[] = {
 	{ MODEL_STATES3,
-	  "no *_optim_states.pt files beside it: optimizer shards are missing, and of"
-	  " ZeRO-3 nothing else has the weights" },
+	  "no *_optim_states.pt files here: copy the optimizer shards of all ranks, which"
+	  " with ZeRO-3 alone have the weights" },
 	{ MODEL_STATES,
-	  "no *_optim_states.pt files beside it: optimizer shards are missing; a"
-	  " checkpoint without ZeRO (stage 0) has its optimizer in its model"
-	  " states" },
+	  "no *_optim_states.pt files here: copy the optimizer shards of all ranks; a"
+	  " checkpoint without ZeRO (stage 0) must have been saved with its optimizer" },
 	{ "common.pt", MEGATRON },
 	{ "latest_checkpointed_iteration.txt", MEGATRON },
 	{ "iter_[0-9]*", MEGATRON },
@@ -181,8 +180,8 @@ int stage0_check_optimizer(const struct value *root, const char *file, struct er
 	const struct value *optimizer = value_find(root, "optimizer");
 
 	if (!value_pairs(optimizer))
-		return errmsg_set(err, -ENOTSUP, "%s: no optimizer is in it, nor *_optim_states.pt"
-				  " files beside it: optimizer shards are missing",
+		return errmsg_set(err, -ENOTSUP, "%s: has no optimizer, and there are no"
+				  " *_optim_states.pt files here: copy the optimizer shards of all ranks",
 				  file);
 	if (value_find(optimizer, KEY_FP32_GROUPS))
 		return errmsg_set(err, -ENOTSUP, "%s: saved without ZeRO (stage 0) by"

@@ -104,9 +104,9 @@ static void restrict_root(const struct tree *t, struct stat *st)
 
 /* Adapt the attributes of a file of the run.  The mount serves no ACLs: only the owner has access
  * to a file with an ACL. */
-void tree_show_lower(const struct tree *t, uint64_t index, bool has_acl, struct stat *st)
+void tree_show_run_file(const struct tree *t, uint64_t index, bool has_acl, struct stat *st)
 {
-	st->st_ino = ino_of_lower(t, index);
+	st->st_ino = ino_of_run_file(t, index);
 	if (has_acl)
 		st->st_mode &= (mode_t)~0077;
 	if (!S_ISDIR(st->st_mode))
@@ -115,11 +115,11 @@ void tree_show_lower(const struct tree *t, uint64_t index, bool has_acl, struct 
 }
 
 /* A lookup of a name checks a path this many times; the checks may take this part of the time. */
-#define LOOKS 6
-#define LOOK_PART 50
+#define LOOKUPS 6
+#define LOOKUP_PART 50
 #define MOMENT_MAX 10.0
 
-int tree_lstat(struct tree *t, const char *path, struct attrs *out)
+int tree_dir_stat(struct tree *t, const char *path, struct attrs *out)
 {
 	const uint64_t begun = clock_ns();
 	struct latency_request q;
@@ -132,16 +132,16 @@ int tree_lstat(struct tree *t, const char *path, struct attrs *out)
 	took = clock_ns() - begun;
 	/* Some answers come from a cache and do not show the store's latency. */
 	if (took >= LATENCY_HIGH_NS)
-		atomic_store(&t->look_ns, took);
+		atomic_store(&t->lookup_ns, took);
 	return rc;
 }
 
-double tree_moment(const struct tree *t)
+double tree_attr_ttl(const struct tree *t)
 {
-	const double s = (double)atomic_load(&t->look_ns) / 1e9 * LOOKS * LOOK_PART;
+	const double s = (double)atomic_load(&t->lookup_ns) / 1e9 * LOOKUPS * LOOKUP_PART;
 
-	if (!latency_is_high(&t->latency) || s < A_MOMENT)
-		return A_MOMENT;
+	if (!latency_is_high(&t->latency) || s < TTL_CHANGING)
+		return TTL_CHANGING;
 	return s < MOMENT_MAX ? s : MOMENT_MAX;
 }
 
@@ -153,14 +153,14 @@ static int stat_lower(struct tree *t, uint64_t index, struct tree_attr *out)
 
 	if (!path)
 		return -ENOENT;
-	rc = tree_lstat(t, path, &a);
+	rc = tree_dir_stat(t, path, &a);
 	if (rc)
 		return rc;
 	out->st = a.st;
-	tree_show_lower(t, index, a.has_acl, &out->st);
+	tree_show_run_file(t, index, a.has_acl, &out->st);
 	if (index == 0)
 		restrict_root(t, &out->st);
-	out->timeout = tree_moment(t);
+	out->timeout = tree_attr_ttl(t);
 	return 0;
 }
 
@@ -214,7 +214,7 @@ static int stat_view(struct tree *t, struct view *x, uint64_t node, struct tree_
 	if (out->st.st_ino == TREE_ROOT)
 		restrict_root(t, &out->st);
 	/* The root's inode is the same for every view. */
-	out->timeout = out->st.st_ino == TREE_ROOT ? tree_moment(t) : FOREVER;
+	out->timeout = out->st.st_ino == TREE_ROOT ? tree_attr_ttl(t) : TTL_IMMUTABLE;
 	return 0;
 }
 
@@ -276,7 +276,7 @@ static int stat_latest(struct tree *t, uint64_t index, struct tree_attr *out)
 	char text[LATEST_TEXT_MAX];
 	const char *path;
 	struct attrs dir;
-	const int rc = read_latest(t, index, &path, text) ?: tree_lstat(t, path, &dir);
+	const int rc = read_latest(t, index, &path, text) ?: tree_dir_stat(t, path, &dir);
 
 	if (rc)
 		return rc;
@@ -286,7 +286,7 @@ static int stat_latest(struct tree *t, uint64_t index, struct tree_attr *out)
 	out->st.st_uid = dir.st.st_uid;
 	out->st.st_gid = dir.st.st_gid;
 	tree_set_owner(t, &out->st);
-	out->timeout = tree_moment(t);
+	out->timeout = tree_attr_ttl(t);
 	return 0;
 }
 
@@ -298,7 +298,7 @@ int tree_getattr(struct tree *t, uint64_t ino, struct tree_attr *out, struct err
 	if (rc)
 		return rc;
 	switch (n.kind) {
-	case NODE_LOWER:
+	case NODE_RUN:
 		return stat_lower(t, n.index, out);
 	case NODE_VIEW:
 		return stat_view(t, n.view, n.index, out, err);
@@ -312,14 +312,14 @@ int tree_getattr(struct tree *t, uint64_t ino, struct tree_attr *out, struct err
 
 bool tree_is_tag(struct tree *t, const char *path)
 {
-	return views_is_there(t->views, path, tree_moment(t)) || detect_has_views(t->o->u, path);
+	return views_is_there(t->views, path, tree_attr_ttl(t)) || detect_has_views(t->o->u, path);
 }
 
 int tree_add_view(struct tree *t, const char *tag, const struct view_type *type, uint64_t index,
 		  uint64_t *ino)
 {
 	struct view *x;
-	const int rc = views_add(t->views, tag, type, ino_of_lower(t, index), &x);
+	const int rc = views_add(t->views, tag, type, ino_of_run_file(t, index), &x);
 
 	if (!rc)
 		*ino = ino_of_view(t, x, PLAN_ROOT);
@@ -331,7 +331,7 @@ int tree_list_view(struct tree *t, const char *tag, const struct view_type *type
 {
 	struct errmsg why;
 	struct view *x;
-	int rc = views_add(t->views, tag, type, ino_of_lower(t, index), &x);
+	int rc = views_add(t->views, tag, type, ino_of_run_file(t, index), &x);
 	bool listed;
 
 	if (rc)
@@ -358,7 +358,7 @@ bool tree_renew(struct tree *t)
 
 	if (!t->is_view)
 		return false;
-	views_is_there(t->views, t->o->source, tree_moment(t));
+	views_is_there(t->views, t->o->source, tree_attr_ttl(t));
 	if (views_add(t->views, t->o->source, &t->o->plan.type, TREE_ROOT, &x))
 		return false;
 	return atomic_exchange(&t->root_view, x) != x;
@@ -371,7 +371,7 @@ int tree_readlink(struct tree *t, uint64_t ino, char *buf, size_t size)
 	ssize_t len;
 	int fd;
 
-	if (tree_parse(t, ino, &n) || n.kind != NODE_LOWER)
+	if (tree_parse(t, ino, &n) || n.kind != NODE_RUN)
 		return -EINVAL;
 	path = pathtab_path(t->pathtab, n.index, NULL);
 	if (!path)
@@ -425,7 +425,7 @@ static int open_lower(struct tree *t, uint64_t index, struct tree_file *out, str
 		return out->fd;
 	if (!t->o->shared || fstat(out->fd, &st) < 0)
 		return 0;
-	tree_show_lower(t, index, beneath_has_acl(t->o->u, out->fd), &st);
+	tree_show_run_file(t, index, beneath_has_acl(t->o->u, out->fd), &st);
 	out->readable_by = permissions_of(&st, false);
 	return 0;
 }
@@ -439,7 +439,7 @@ static int open_in_view(struct view *x, uint64_t node, struct tree_file *out, st
 		return rc;
 	rc = plan_file_open(p, node, &out->v, err);
 	if (rc == -EIO)
-		view_suspect(x);
+		view_recheck(x);
 	if (rc)
 		view_put(x);
 	else
@@ -459,7 +459,7 @@ int tree_file_open(struct tree *t, uint64_t ino, struct tree_file *out, struct e
 	if (rc)
 		return rc;
 	switch (n.kind) {
-	case NODE_LOWER:
+	case NODE_RUN:
 		return open_lower(t, n.index, out, err);
 	case NODE_VIEW:
 		return open_in_view(n.view, n.index, out, err);

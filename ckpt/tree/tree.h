@@ -18,7 +18,7 @@ struct view;
 /*
  * The namespace of a mount, as inodes:
  *
- *   lower	a file or directory of a run, as it is on disk
+ *   run	a file or directory of a run, as it is on disk
  *   view	a node of one of a tag's views
  *   latest	latest_universal in a directory that has views
  *   control	.ucfs and everything below it

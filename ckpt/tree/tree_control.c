@@ -89,7 +89,7 @@ int tree_control_stat(struct tree *t, uint64_t ino, struct tree_attr *out)
 	const int rc = is_dir ? 0 : tree_control_bytes(t, ino, &text);
 
 	tree_synthesize(t, ino, mode, text.len, 1 + is_dir, t->source.st.st_mtim.tv_sec, &out->st);
-	out->timeout = is_dir ? A_MOMENT : 0;
+	out->timeout = is_dir ? TTL_CHANGING : 0;
 	bytebuf_done(&text);
 	return rc;
 }

@@ -51,7 +51,7 @@ static int add_lower(struct uckpt_dir *d, const char *path, uint64_t index, cons
 		return -ENOMEM;
 	rc = pathtab_add(d->t->pathtab, full, index, &child);
 	free(full);
-	return rc ? rc : tree_dir_add(d, ino_of_lower(d->t, child), type, true, name);
+	return rc ? rc : tree_dir_add(d, ino_of_run_file(d->t, child), type, true, name);
 }
 
 bool tree_dir_has_attrs(const struct uckpt_dir *d, const struct uckpt_entry *e)
@@ -68,7 +68,7 @@ static int read_lower(struct uckpt_dir *d, const char *path, uint64_t index)
 	if (rc)
 		return rc;
 	if (d->t->o->shared) {
-		tree_show_lower(d->t, index, dir.attrs.has_acl, st);
+		tree_show_run_file(d->t, index, dir.attrs.has_acl, st);
 		d->readable_by = (struct permissions){ st->st_uid, st->st_gid, st->st_mode & 0444 };
 	}
 	for (size_t i = 0; !rc && i < dir.n; i++)
@@ -182,7 +182,7 @@ static int add_others(struct uckpt_dir *d, const char *dir, uint64_t index)
 }
 
 /* Add a file that replaces a rank's missing file. */
-static int add_rankfile(void *arg, const char *name, const char *path)
+static int add_rng_file(void *arg, const char *name, const char *path)
 {
 	struct uckpt_dir *d = arg;
 	uint64_t child;
@@ -191,7 +191,7 @@ static int add_rankfile(void *arg, const char *name, const char *path)
 	if (find_name(d, name))
 		return 0;
 	rc = pathtab_add(d->t->pathtab, path, d->node, &child);
-	return rc ? rc : tree_dir_add(d, ino_of_lower(d->t, child), S_IFREG, true, name);
+	return rc ? rc : tree_dir_add(d, ino_of_run_file(d->t, child), S_IFREG, true, name);
 }
 
 static int open_lower(struct uckpt_dir *d, uint64_t index)
@@ -205,7 +205,7 @@ static int open_lower(struct uckpt_dir *d, uint64_t index)
 
 	if (!path)
 		return -ENOENT;
-	d->parent = ino_of_lower(t, parent);
+	d->parent = ino_of_run_file(t, parent);
 	d->remote = site_is_url(path);
 	rc = read_lower(d, path, index);
 	n = d->n;
@@ -216,7 +216,7 @@ static int open_lower(struct uckpt_dir *d, uint64_t index)
 	if (!rc && views)
 		rc = add_others(d, path, index);
 	if (!rc && t->o->replace)
-		rc = rankfile_each(t->o->u, path, t->o->recut[0].ranks, add_rankfile, d);
+		rc = rng_files_each(t->o->u, path, t->o->recut[0].ranks, add_rng_file, d);
 	return rc;
 }
 
@@ -248,7 +248,7 @@ int tree_dir_open(struct tree *t, uint64_t ino, struct uckpt_dir **out, struct e
 	d->readable_by = PERMISSIONS_ALL;
 	d->view = n.view;
 	d->node = n.index;
-	if (!rc && n.kind == NODE_LOWER) {
+	if (!rc && n.kind == NODE_RUN) {
 		rc = open_lower(d, n.index);
 	} else if (!rc && n.kind == NODE_VIEW) {
 		rc = open_view(d, err);

@@ -39,7 +39,7 @@ struct tree {
 	struct pathtab *pathtab;
 	struct views *views;
 	struct latency latency;           /* of the run's directories */
-	_Atomic uint64_t look_ns; /* duration of the last check of a path */
+	_Atomic uint64_t lookup_ns; /* duration of the last check of a path */
 };
 
 #define INO_VIEW_SHIFT UCFS_PLAN_SHIFT
@@ -56,10 +56,10 @@ _Static_assert((UINT64_C(1) + VIEWS_MAX) << INO_VIEW_SHIFT <= INO_LATEST,
 #define CONTROL_NAME ".ucfs"
 
 /* Seconds for which the kernel may cache attributes. */
-#define FOREVER 1e9  /* immutable */
-#define A_MOMENT 1.0 /* may change */
+#define TTL_IMMUTABLE 1e9  /* immutable */
+#define TTL_CHANGING 1.0 /* may change */
 
-enum tree_kind { NODE_LOWER, NODE_VIEW, NODE_LATEST, NODE_CONTROL };
+enum tree_kind { NODE_RUN, NODE_VIEW, NODE_LATEST, NODE_CONTROL };
 
 struct tree_node {
 	enum tree_kind kind;
@@ -71,7 +71,7 @@ struct tree_node {
 /* Parse an inode number.  -ENOENT if there is no such view. */
 int tree_parse(struct tree *t, uint64_t ino, struct tree_node *out);
 
-static inline uint64_t ino_of_lower(const struct tree *t, uint64_t index)
+static inline uint64_t ino_of_run_file(const struct tree *t, uint64_t index)
 {
 	return index == 0 && !t->is_view ? TREE_ROOT : INO_LOWER_FIRST + index;
 }
@@ -84,13 +84,13 @@ static inline uint64_t ino_of_view(const struct tree *t, const struct view *x, u
 }
 
 /* As io_stat without packs; measures the latency of the run's directories. */
-int tree_lstat(struct tree *t, const char *path, struct attrs *out);
+int tree_dir_stat(struct tree *t, const char *path, struct attrs *out);
 
 /* Seconds for which directory attributes may be cached: one second, or longer if a lookup is
  * slow. */
-double tree_moment(const struct tree *t);
+double tree_attr_ttl(const struct tree *t);
 
-/* Is there a tag at `path`? Checks its files at most once per tree_moment.  A tag that was saved
+/* Is there a tag at `path`? Checks its files at most once per tree_attr_ttl.  A tag that was saved
  * again gets new views. */
 bool tree_is_tag(struct tree *t, const char *path);
 
@@ -121,7 +121,7 @@ void tree_set_owner(const struct tree *t, struct stat *st);
 
 /* Turn the attributes of a file or directory of the run into those of its inode
  * in the mount. */
-void tree_show_lower(const struct tree *t, uint64_t index, bool has_acl, struct stat *st);
+void tree_show_run_file(const struct tree *t, uint64_t index, bool has_acl, struct stat *st);
 
 /* Get the content of latest_universal in directory `index` of the run, whose path is `dir`: the
  * name of the newest universal tree that is listed or, if none is, of one whose tag is being
@@ -138,25 +138,25 @@ int tree_control_bytes(struct tree *t, uint64_t ino, struct bytebuf *out);
 
 /*
  * Find the file in `dir` that replaces the missing `name` in a run of `ranks` ranks
- * (rankfile.c).  Programs write such files beside a tag for each rank: the random states
+ * (rng_files.c).  Programs write such files beside a tag for each rank: the random states
  * of the Hugging Face Trainer and of Accelerate.  In a run that is re-cut from n to another number
  * of ranks, rank r has the file of old rank r mod n.  The caller frees `*path`.  Returns 0, -ENOENT
  * if there is none, or -ENOMEM.
  */
-int rankfile_find(struct uckpt *u, const char *dir, const char *name, unsigned ranks, char **path);
+int rng_files_find(struct uckpt *u, const char *dir, const char *name, unsigned ranks, char **path);
 
 /* Call `call` with each new rank's name for a file in `dir` (`dir` may have one already), and the
  * path of the file with its content.  Returns the result of `call` if it is not 0, or -ENOMEM. A
  * file that cannot be found ends the ranks of its kind. */
-typedef int rankfile_fn(void *arg, const char *name, const char *path);
-int rankfile_each(struct uckpt *u, const char *dir, unsigned ranks, rankfile_fn *call, void *arg);
+typedef int rng_files_fn(void *arg, const char *name, const char *path);
+int rng_files_each(struct uckpt *u, const char *dir, unsigned ranks, rng_files_fn *call, void *arg);
 
 /*
  * Warn of every tag of a run that will not be served, and of a `latest` that names no tag
- * (survey.c).  `tags` are the source's own tags; if there are none, looks for tags two levels
- * below.  Opens no file that planning has not opened.
+ * (warn_unservable.c).  `tags` are the source's own tags; if there are none, looks for tags two
+ * levels below.  Opens no file that planning has not opened.
  */
 struct tag_list;
-void survey_run(struct tree *t, const struct tag_list *tags);
+void warn_unservable(struct tree *t, const struct tag_list *tags);
 
 #endif

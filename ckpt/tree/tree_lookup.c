@@ -50,7 +50,7 @@ static int lookup_path(struct tree *t, uint64_t index, const char *path, uint64_
 	const int rc = pathtab_add(t->pathtab, path, index, &child);
 
 	if (!rc)
-		*ino = ino_of_lower(t, child);
+		*ino = ino_of_run_file(t, child);
 	return rc;
 }
 
@@ -72,7 +72,7 @@ static int lookup_latest(struct tree *t, uint64_t index, const char *dir, const 
 }
 
 /* Look up a path that exists on disk.  A tag may be shown as a re-cut view. */
-static int lookup_lower(struct tree *t, uint64_t index, const char *path, mode_t mode, uint64_t *ino)
+static int lookup_run_file(struct tree *t, uint64_t index, const char *path, mode_t mode, uint64_t *ino)
 {
 	const int rc = t->o->replace && !S_ISREG(mode)
 			       ? lookup_tag(t, index, path, &t->o->recut[0], ino)
@@ -95,7 +95,7 @@ static int lookup_synthesized(struct tree *t, uint64_t index, const char *dir, c
 	rc = lookup_tag(t, index, path, &t->o->recut[0], ino);
 	if (rc != -ENOENT)
 		return rc;
-	rc = rankfile_find(t->o->u, dir, name, t->o->recut[0].ranks, &twin);
+	rc = rng_files_find(t->o->u, dir, name, t->o->recut[0].ranks, &twin);
 	if (rc)
 		return rc;
 	rc = lookup_path(t, index, twin, ino);
@@ -116,9 +116,9 @@ static int lookup_in_lower(struct tree *t, uint64_t index, const char *name, uin
 		return -ENOMEM;
 	rc = lookup_latest(t, index, dir, path, ino);
 	if (rc == -ENOENT) {
-		rc = tree_lstat(t, path, &a);
+		rc = tree_dir_stat(t, path, &a);
 		if (!rc)
-			rc = lookup_lower(t, index, path, a.st.st_mode, ino);
+			rc = lookup_run_file(t, index, path, a.st.st_mode, ino);
 		else if (rc == -ENOENT)
 			rc = lookup_synthesized(t, index, dir, path, ino);
 	}
@@ -166,10 +166,10 @@ int tree_lookup(struct tree *t, uint64_t dir, const char *name, struct tree_attr
 
 	if (rc)
 		return rc;
-	*timeout = n.kind == NODE_VIEW && dir != TREE_ROOT ? FOREVER : tree_moment(t);
+	*timeout = n.kind == NODE_VIEW && dir != TREE_ROOT ? TTL_IMMUTABLE : tree_attr_ttl(t);
 	if (dir == TREE_ROOT && strcmp(name, CONTROL_NAME) == 0)
 		rc = 0;
-	else if (n.kind == NODE_LOWER)
+	else if (n.kind == NODE_RUN)
 		rc = lookup_in_lower(t, n.index, name, &ino);
 	else if (n.kind == NODE_VIEW)
 		rc = lookup_in_view(t, n.view, n.index, name, &ino, err);
@@ -181,7 +181,7 @@ int tree_lookup(struct tree *t, uint64_t dir, const char *name, struct tree_attr
 	if (rc == -ENOENT && n.kind == NODE_VIEW && err && *err->text)
 		rc = -EIO;
 	/* The view is listed as soon as its tag has been saved. */
-	if (rc == -ENOENT && n.kind == NODE_LOWER && view_type_parse(name, &tag_len, &type))
+	if (rc == -ENOENT && n.kind == NODE_RUN && view_type_parse(name, &tag_len, &type))
 		*timeout = 0;
 	if (!rc)
 		*timeout = tree_entry_timeout(t, dir, out);
@@ -192,7 +192,7 @@ double tree_entry_timeout(const struct tree *t, uint64_t dir, const struct tree_
 {
 	/* Directories of a run change, and so does the root, whose tag may be saved again. */
 	const bool changes = dir < UINT64_C(1) << INO_VIEW_SHIFT;
-	const double moment = tree_moment(t);
+	const double moment = tree_attr_ttl(t);
 
 	return changes && attr->timeout > moment ? moment : attr->timeout;
 }

@@ -17,7 +17,7 @@
 #include "ckpt/tree/tree_impl.h"
 
 /* Plan the newest usable tag.  Tags that are refused but not damaged are shown unchanged: programs
- * resume from them, and the survey reports why they have no views. */
+ * resume from them, and mounting warns why they have no views. */
 static int open_tags(struct tree *t, const struct tag_list *tags, struct errmsg *err)
 {
 	struct errmsg why = { "" };
@@ -58,7 +58,7 @@ static int open_run(struct tree *t, struct errmsg *err)
 	else if (!tags_exist_below(t->o->u, source) && !tags_weights_below(t->o->u, source))
 		rc = detect_explain(t->o->u, source, err);
 	if (!rc)
-		survey_run(t, &tags);
+		warn_unservable(t, &tags);
 	tags_done(&tags);
 	return rc;
 }
@@ -104,7 +104,7 @@ static int plan_others(struct tree *t, const char *path, uint64_t parent,
 int tree_plan_tag(struct tree *t, uint64_t index, const char *path, struct errmsg *err)
 {
 	static const struct view_type type = { .kind = PLAN_UNIVERSAL };
-	const uint64_t parent = ino_of_lower(t, index);
+	const uint64_t parent = ino_of_run_file(t, index);
 	struct view *view = NULL;
 	struct errmsg why = { "" };
 	int rc = tree_plan(t, path, &type, parent, &view, &why);

@@ -88,7 +88,7 @@ int view_plan(struct view *x, struct plan **out, struct errmsg *err);
 void view_put(struct view *x);
 
 /* Schedule a check whether the tag was saved again; for use after a failed open. */
-void view_suspect(struct view *x);
+void view_recheck(struct view *x);
 
 /* The state of a view, with the reason of a failure in *why.  A refused view fails until the tag
  * is saved again; other views of the tag may not. */

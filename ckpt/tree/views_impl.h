@@ -29,7 +29,7 @@ struct tag {
 	bool planned;      /* a view of the tag has had a plan */
 	bool whole;        /* its files were whole when it was about to be listed */
 	atomic_bool said;  /* the reason why the tag is not listed was logged */
-	atomic_bool suspect; /* a file could not be opened */
+	atomic_bool recheck; /* a file could not be opened */
 	atomic_bool there; /* the last comparison found the planned files */
 	uint64_t looked; /* time of that comparison */
 	uint32_t seen;   /* if it found other files, the sum of their identities */

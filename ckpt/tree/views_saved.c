@@ -25,7 +25,7 @@
 
 static bool is_look_due(const struct tag *tag, double moment)
 {
-	const bool changes = tag->suspect || !tag->there;
+	const bool changes = tag->recheck || !tag->there;
 	const double least = changes ? LOOK_SECONDS : moment;
 
 	return (double)(clock_ns() - tag->looked) / 1e9 >= least;
@@ -40,9 +40,9 @@ static bool compare_files(struct tag *tag, struct errmsg *why)
 	tag->looked = clock_ns();
 	tag->there = planned_files_are_there(tag->plan, why);
 	/* A failed open may be due to a change that these two files do not show. */
-	tag->seen = tag->suspect || !tag->there ? planned_files_sum(tag->plan)
+	tag->seen = tag->recheck || !tag->there ? planned_files_sum(tag->plan)
 						: 0;
-	tag->suspect = tag->seen != 0;
+	tag->recheck = tag->seen != 0;
 	return tag->seen && tag->seen == before;
 }
 
@@ -108,9 +108,9 @@ bool views_is_there(struct views *v, const char *path, double moment)
 	return tag->there;
 }
 
-void view_suspect(struct view *x)
+void view_recheck(struct view *x)
 {
-	x->tag->suspect = true;
+	x->tag->recheck = true;
 }
 
 /* Was the former generation of a tag retired so recently that the kernel's caches may still lead

@@ -308,7 +308,7 @@ int64_t vfile_read(struct vfile *f, void *buf, size_t len, uint64_t off, struct 
 
 	/* A file with data of many ranks has few bytes of each: reading them one by one would take
 	 * a request each. */
-	if (vfile_is_far(f))
+	if (vfile_is_slow(f))
 		vfile_prefetch(f, off, n, WANT_NOW);
 	rc = vfile_read_exact(f, buf, n, off, err);
 	if (rc)

@@ -92,7 +92,7 @@ int vfile_compare(struct vfile *f, const struct source *with, struct progress *p
 uint64_t vfile_readahead_bytes(const struct vfile *f);
 
 /* Are the file's shards remote (shards.h)? */
-bool vfile_is_far(const struct vfile *f);
+bool vfile_is_slow(const struct vfile *f);
 
 /*
  * Prefetch bytes [off, off + len) of the file, as far as they exist (cache.h).  Returns how many,

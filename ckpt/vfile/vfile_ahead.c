@@ -116,9 +116,9 @@ uint64_t vfile_prefetch(struct vfile *f, uint64_t off, uint64_t len, enum want w
 	return done;
 }
 
-bool vfile_is_far(const struct vfile *f)
+bool vfile_is_slow(const struct vfile *f)
 {
-	return f->shards && shards_is_far(f->shards);
+	return f->shards && shards_is_slow(f->shards);
 }
 
 uint64_t vfile_readahead_bytes(const struct vfile *f)
@@ -128,7 +128,7 @@ uint64_t vfile_readahead_bytes(const struct vfile *f)
 
 /* Return a window large enough for all processors to decode pieces while the reader takes another
  * one. */
-static uint64_t near_window(void)
+static uint64_t fast_window(void)
 {
 	return 2 * CACHE_PIECE * parallel_width();
 }
@@ -140,11 +140,11 @@ void vfile_read_ahead(struct vfile *f, struct vfile_ahead *a, uint64_t off, uint
 
 	if (!f->shards || !shards_gains_ahead(f->shards))
 		return;
-	if (!vfile_is_far(f) && window > near_window())
-		window = near_window();
+	if (!vfile_is_slow(f) && window > fast_window())
+		window = fast_window();
 	if (at < off)
 		at = off;
-	if (at - off < now && vfile_is_far(f))
+	if (at - off < now && vfile_is_slow(f))
 		at += vfile_prefetch(f, at, off + now - at, WANT_NOW);
 	else if (at - off < now)
 		at = off + now; /* the reader decodes the bytes before this itself */

@@ -118,7 +118,7 @@ static int read_bytes(void *ctx, void *buf, size_t len, uint64_t off, struct err
 
 	vfile_read_ahead(s->f, &s->ahead, off, len, s->window);
 	/* The waiting reader reads these bytes next, starting with the first. */
-	if (s->waits && vfile_is_far(s->f))
+	if (s->waits && vfile_is_slow(s->f))
 		vfile_prefetch(s->f, off, len, WANT_LATER);
 	rc = vfile_read_exact(s->f, buf, len, off, err);
 	note_wait(s, len);
@@ -142,7 +142,7 @@ static int sum_to(struct vfile *f, uint64_t to, bool waits, struct errmsg *err)
 	while (!rc && (sum.len = count_next(f, f->next, to))) {
 		sum.off = s.end = f->next;
 		sum.crc = f->sum;
-		if (waits && vfile_is_far(f)) {
+		if (waits && vfile_is_slow(f)) {
 			s.ahead.at = sum.off + vfile_prefetch(f, sum.off, sum.len, WANT_NEXT);
 			/* Limit the threads so that the bytes they read together fit in memory. */
 			if (width > 1 + most / CRC32_PIECE)

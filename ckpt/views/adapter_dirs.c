@@ -81,15 +81,15 @@ int adapter_dirs_find(struct adapter_dirs *d, const struct checkpoint *c, struct
 }
 
 int adapter_dirs_configure(struct adapter_dirs *d, const struct checkpoint *tag, const char *more,
-			   const struct sidecars *top, struct errmsg *err)
+			   const struct config_files *top, struct errmsg *err)
 {
 	int rc = 0;
 
 	for (size_t i = 0; !rc && i < d->n; i++) {
 		struct adapter_dir *dir = &d->v[i];
 
-		rc = sidecars_find_adapter(&dir->own, tag, dir->one->name, more, err);
-		dir->sidecars = dir->one == d->top && top->config ? top : &dir->own;
+		rc = config_files_find_adapter(&dir->own, tag, dir->one->name, more, err);
+		dir->config_files = dir->one == d->top && top->config ? top : &dir->own;
 	}
 	return rc;
 }
@@ -108,13 +108,13 @@ void adapter_dirs_warn(const struct adapter_dirs *d, const struct errmsg_sink *t
 			   " or of an adapter that can have no directory",
 			   d->left_out);
 	for (size_t i = 0; i < d->n; i++)
-		if (!d->v[i].sidecars->config)
-			errmsg_put(to, "%s", d->v[i].sidecars->missing);
+		if (!d->v[i].config_files->config)
+			errmsg_put(to, "%s", d->v[i].config_files->missing);
 }
 
 void adapter_dirs_done(struct adapter_dirs *d)
 {
 	for (size_t i = 0; i < d->n; i++)
-		sidecars_done(&d->v[i].own);
+		config_files_done(&d->v[i].own);
 	arena_done(&d->arena);
 }

@@ -3,7 +3,7 @@
 #define UCKPT_ADAPTER_DIRS_H
 
 #include "ckpt/views/adapter.h"
-#include "ckpt/views/sidecars.h"
+#include "ckpt/views/config_files.h"
 
 struct errmsg_sink;
 
@@ -13,8 +13,8 @@ struct adapter_dir {
 	size_t n;           /* number of weights in its file: */
 	size_t *weights;    /* indices of these weights */
 	const char **names; /* names of these weights in the file */
-	struct sidecars own;
-	const struct sidecars *sidecars; /* with its configuration, if that was found */
+	struct config_files own;
+	const struct config_files *config_files; /* with its configuration, if that was found */
 };
 
 /* The files for the adapters of a tag's weights.  Immutable; zero is none. */
@@ -34,9 +34,9 @@ struct adapter_dirs {
 int adapter_dirs_find(struct adapter_dirs *d, const struct checkpoint *c, struct errmsg *err);
 
 /* Find the configurations of the directories.  Directories' names must not contain a dot, unlike
- * the names of all files at the top.  `top`: the sidecars of the top.  Returns -ENOMEM. */
+ * the names of all files at the top.  `top`: those of the top.  Returns -ENOMEM. */
 int adapter_dirs_configure(struct adapter_dirs *d, const struct checkpoint *tag, const char *more,
-			   const struct sidecars *top, struct errmsg *err);
+			   const struct config_files *top, struct errmsg *err);
 
 /* Warn of weights that no file contains. */
 void adapter_dirs_warn(const struct adapter_dirs *d, const struct errmsg_sink *to);

@@ -3,8 +3,8 @@
 # of data-parallel ranks would have saved; the universal tree; a distributed checkpoint.
 # Uses the rooms above.  The way in for fs/ and for the commands.
 ckpt_libuckpt_a_SOURCES += \
-	%D%/weights_split.h %D%/weights_split.c %D%/adapter.h %D%/adapter.c %D%/sidecars.h \
-	%D%/sidecars.c %D%/adapter_dirs.h %D%/adapter_dirs.c %D%/recut.h %D%/recut_impl.h \
+	%D%/weights_split.h %D%/weights_split.c %D%/adapter.h %D%/adapter.c %D%/config_files.h \
+	%D%/config_files.c %D%/adapter_dirs.h %D%/adapter_dirs.c %D%/recut.h %D%/recut_impl.h \
 	%D%/recut_groups.c %D%/recut_experts.c %D%/recut.c %D%/zero_object.h %D%/zero_object.c %D%/zero_optim.c \
 	%D%/zero_model.c %D%/zero_folding.c %D%/plan_views.h %D%/plan.h %D%/plan_paths.h \
 	%D%/plan_paths.c %D%/plan_impl.h %D%/plan_views.c %D%/plan.c %D%/plan_tree.c \

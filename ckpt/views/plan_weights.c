@@ -21,7 +21,7 @@
 #include "ckpt/table/geometry.h"
 #include "ckpt/views/adapter_dirs.h"
 #include "ckpt/views/plan_impl.h"
-#include "ckpt/views/sidecars.h"
+#include "ckpt/views/config_files.h"
 #include "ckpt/views/weights_split.h"
 
 struct plan_weights {
@@ -33,7 +33,7 @@ struct plan_weights {
 	struct arena arena;
 	size_t *tensors; /* indices of the saved weights, grouped by file */
 	struct weights_split split;
-	struct sidecars sidecars;
+	struct config_files config_files;
 };
 
 enum { ROOT, INDEX, FILES, SIDECAR, DIRS, DIRS_WEIGHTS, DIRS_CONFIG };
@@ -210,12 +210,12 @@ static int name_dir_config(const struct plan_item *e, char out[NAME_MAX + 1])
 {
 	const struct adapter_dir *dir = &weights_of(e->p)->adapters.v[e->dir];
 
-	return dir->sidecars->config ? plan_set_name(out, ADAPTER_CONFIG, "") : 0;
+	return dir->config_files->config ? plan_set_name(out, ADAPTER_CONFIG, "") : 0;
 }
 
 static void describe_dir_config(const struct plan_item *e, struct plan_facts *out)
 {
-	const struct sidecars *s = weights_of(e->p)->adapters.v[e->dir].sidecars;
+	const struct config_files *s = weights_of(e->p)->adapters.v[e->dir].config_files;
 
 	*out = plan_copy_of(s->config, s->v, s->shards);
 }
@@ -242,8 +242,8 @@ void plan_warn_of_weights(const struct checkpoint *c, const struct errmsg_sink *
 
 static void weights_warn(struct plan *p, const struct errmsg_sink *to)
 {
-	if (weights_of(p)->sidecars.missing)
-		errmsg_put(to, "%s", weights_of(p)->sidecars.missing);
+	if (weights_of(p)->config_files.missing)
+		errmsg_put(to, "%s", weights_of(p)->config_files.missing);
 }
 
 static void weights_lack(struct plan *p, const struct errmsg_sink *to)
@@ -268,7 +268,7 @@ static void weights_close(struct plan *p)
 	arena_done(&x->arena);
 	free(x->tensors);
 	weights_split_done(&x->split);
-	sidecars_done(&x->sidecars);
+	config_files_done(&x->config_files);
 }
 
 /* Name the weights in the files. */
@@ -292,13 +292,14 @@ static int name_weights(struct plan_weights *x, struct errmsg *err)
 }
 
 /* Find the files that are copied beside the weights, and name the directories. */
-static int find_sidecars(struct plan_weights *x, struct errmsg *err)
+static int find_config_files(struct plan_weights *x, struct errmsg *err)
 {
 	struct adapter_dirs *d = &x->adapters;
 	struct plan *p = &x->plan;
 	const char *more = p->options.hf_config;
-	const int rc = sidecars_find(&x->sidecars, p->c, d->top ? d->top->name : NULL, more, err)
-			       ?: adapter_dirs_configure(d, p->c, more, &x->sidecars, err);
+	const char *top = d->top ? d->top->name : NULL;
+	const int rc = config_files_find(&x->config_files, p->c, top, more, err)
+			       ?: adapter_dirs_configure(d, p->c, more, &x->config_files, err);
 
 	if (rc)
 		return rc;
@@ -378,7 +379,7 @@ static int weights_make(struct plan *p, struct errmsg *err)
 	if (!rc)
 		rc = name_weights(x, err) ?: split_weights(x, err);
 	if (!rc && x->format->safetensors)
-		rc = find_sidecars(x, err);
+		rc = find_config_files(x, err);
 	if (rc)
 		return rc;
 
@@ -389,7 +390,9 @@ static int weights_make(struct plan *p, struct errmsg *err)
 		  .readable_by = &p->names,
 		  .lay_out = lay_out_index },
 		{ .n = x->split.nfiles, .name = name_file, .lay_out = lay_out_file },
-		{ .n = x->sidecars.n, .files = x->sidecars.v, .shards = x->sidecars.shards },
+		{ .n = x->config_files.n,
+		  .files = x->config_files.v,
+		  .shards = x->config_files.shards },
 		{ .n = x->adapters.n, .is_dir = true, .names = x->dirs },
 		{ .dir = DIRS, .n = 1, .names = dir_weights, .lay_out = lay_out_dir_weights },
 		{ .dir = DIRS, .n = 1, .name = name_dir_config, .describe = describe_dir_config },

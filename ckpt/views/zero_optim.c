@@ -29,7 +29,8 @@ static struct value *list_groups(struct zero_object *o, of_group *make)
 }
 
 /* Return the states of a group, according to old rank 0. */
-static const struct slice_group *profile_of(const struct zero_object *o, const struct recut_group *g)
+static const struct slice_group *reference_states(const struct zero_object *o,
+						  const struct recut_group *g)
 {
 	return &o->s->c->ranks[o->mp].groups[g->like];
 }
@@ -122,7 +123,7 @@ static void add_elements(struct zero_object *o, const struct recut_group *g,
 static struct value *flat_tensor(struct zero_object *o, const struct recut_group *g,
 				 const struct param_state *st, uint64_t numel, uint64_t size)
 {
-	const bool master = st == profile_of(o, g)->states->v;
+	const bool master = st == reference_states(o, g)->states->v;
 	struct extent_map *map;
 	struct tensor t;
 
@@ -130,7 +131,7 @@ static struct value *flat_tensor(struct zero_object *o, const struct recut_group
 	t.storage_numel = size;
 	map = layout_add_storage(o->d, &t);
 	if (o->d->extents)
-		add_elements(o, g, st, !master && profile_of(o, g)->replicated, map);
+		add_elements(o, g, st, !master && reference_states(o, g)->replicated, map);
 	return tensor_to_value(o->a, &t);
 }
 
@@ -138,7 +139,7 @@ static struct value *master_weights(struct zero_object *o, const struct recut_gr
 {
 	const bool padded = o->s->stage == 3 || o->m->bf16;
 
-	return flat_tensor(o, g, profile_of(o, g)->states->v,
+	return flat_tensor(o, g, reference_states(o, g)->states->v,
 			   g->part.size - (padded ? 0 : recorded_padding(o, g)), g->part.size);
 }
 
@@ -147,7 +148,7 @@ static struct value *flat_state(struct zero_object *o, const struct recut_group 
 {
 	uint64_t size = g->part.size, left_out = 0;
 
-	if (profile_of(o, g)->replicated)
+	if (reference_states(o, g)->replicated)
 		size = partition_whole_size(&g->part, zero_object_place(o, g).part);
 	else if (o->m->elastic)
 		left_out = recorded_padding(o, g);
@@ -174,10 +175,10 @@ static struct value *copy_tensor(struct zero_object *o, const struct value *v)
 static struct value *state_value(struct zero_object *o, void *ctx, const struct value_pair *pair)
 {
 	const struct recut_group *g = ctx;
-	const struct slice_group *profile = profile_of(o, g);
+	const struct slice_group *reference = reference_states(o, g);
 
-	for (size_t i = 1; i < profile->states->n; i++) {
-		const struct param_state *st = &profile->states->v[i];
+	for (size_t i = 1; i < reference->states->n; i++) {
+		const struct param_state *st = &reference->states->v[i];
 
 		if (st->kind == STATE_FLAT && value_is_str(pair->key, st->name))
 			return flat_state(o, g, st);
@@ -190,11 +191,11 @@ static struct value *state_value(struct zero_object *o, void *ctx, const struct 
  * parameters. */
 static struct value *missing_states(struct zero_object *o, const struct recut_group *g)
 {
-	const struct slice_group *profile = profile_of(o, g);
+	const struct slice_group *reference = reference_states(o, g);
 	struct value *out = value_new(o->a, VALUE_DICT);
 
-	for (size_t i = 1; i < profile->states->n && !layout_failed(o->d); i++) {
-		const struct param_state *st = &profile->states->v[i];
+	for (size_t i = 1; i < reference->states->n && !layout_failed(o->d); i++) {
+		const struct param_state *st = &reference->states->v[i];
 
 		if (st->kind != STATE_FLAT)
 			return ZERO_OBJECT_FAIL(o, -EBADMSG, "has no states of group %" PRIu32,
@@ -208,15 +209,15 @@ static struct value *missing_states(struct zero_object *o, const struct recut_gr
 static struct value *new_states(struct zero_object *o, struct recut_group *g,
 				const struct value *all)
 {
-	const struct slice_group *profile = profile_of(o, g);
+	const struct slice_group *reference = reference_states(o, g);
 	const struct value *old = value_numbered(all, g->like);
 	const struct value_dict *d = value_pairs(old);
 
-	if (profile->states->n == 1 && !d)
+	if (reference->states->n == 1 && !d)
 		return NULL;
-	if (profile->replicated && !partition_filled(&g->part, zero_object_place(o, g).part))
+	if (reference->replicated && !partition_filled(&g->part, zero_object_place(o, g).part))
 		return value_new(o->a, VALUE_DICT);
-	if (!d || (!d->n && profile->states->n > 1))
+	if (!d || (!d->n && reference->states->n > 1))
 		return missing_states(o, g);
 	return zero_object_map(o, value_new(o->a, VALUE_DICT), old, state_value, g);
 }

@@ -276,13 +276,13 @@ static void warn_of_small(const struct tag_file *f, size_t n, uint64_t least,
 		snprintf(more, sizeof(more), ", and %zu more files are too small", n - 1);
 	if (least)
 		errmsg_put(to,
-			   "%s is truncated: it has %" PRIu64 " bytes, and"
-			   " its tensors take %" PRIu64 "%s; reading what it holds will fail",
+			   "%s is truncated: it has %" PRIu64 " bytes, but"
+			   " its tensors need %" PRIu64 "%s; copy it again",
 			   f->name, f->file.size, least, more);
 	else
 		errmsg_put(to,
 			   "%s is no file of torch.save: it has %" PRIu64
-			   " bytes%s; reading what it holds will fail",
+			   " bytes%s; copy it again",
 			   f->name, f->file.size, more);
 }
 

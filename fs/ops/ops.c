@@ -29,7 +29,7 @@
 #define NS 1000000000
 
 /*
- * A thread that prepares far shards for the first reader (uckpt_prefetch), and frees cached
+ * A thread that prepares slow shards for the first reader (uckpt_prefetch), and frees cached
  * blocks when no file has been opened for a minute: then loading has ended, and
  * training needs the memory.
  */

@@ -183,8 +183,8 @@ _CERTIFICATES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bu
 
 def with_certificates(paths: Sequence[str], options: Mapping[str, Any]) -> Dict[str, Any]:
     """The options, with the certificates of certifi where the system has none."""
-    far = any(p.startswith(("https://", "s3://")) for p in paths)
-    if far and not any(map(os.path.exists, _CERTIFICATES)):
+    remote = any(p.startswith(("https://", "s3://")) for p in paths)
+    if remote and not any(map(os.path.exists, _CERTIFICATES)):
         try:
             import certifi
             return {"ca_file": certifi.where(), **options}

@@ -59,7 +59,7 @@ OPTIONS = """
         replace=True        TAG itself is what ranks=N makes of it
         check=True          look at all tags now
         follow_links=True   links may lead out of the source
-        readahead="64M"     memory for what is read ahead from far storage; 0: none
+        readahead="64M"     memory for what is read ahead from remote storage; 0: none
         deadline=30         seconds that a server may take
         manifest=FILE       names of the files of a server that does not list them
         ca_file=FILE        certificates

@@ -41,7 +41,7 @@ class Source:
     def __init__(self, paths: Paths, options: Dict[str, Any]) -> None:
         self.paths = path_list(paths)
         self.options = options
-        self.far = any("://" in path for path in self.paths)  # reads may have to wait
+        self.remote = any("://" in path for path in self.paths)  # reads may have to wait
         self.absolute = [p if "://" in p or p.startswith("{") else os.path.abspath(p)
                           for p in self.paths]
         self._handle = self._new_handle()
@@ -210,7 +210,7 @@ class File(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         octets = memoryview(buffer).cast("B")
         n = min(len(octets), max(self.size - self._pos, 0))
-        if self._source.far:  # an interrupted read may still be running
+        if self._source.remote:  # an interrupted read may still be running
             octets[:n] = self.pread(n, self._pos)
         elif n:
             memory = (ctypes.c_char * n).from_buffer(octets)
@@ -243,7 +243,7 @@ class File(io.RawIOBase):
         memory must have no other use."""
         given_up: List[bool] = []
         try:
-            if self._source.far:
+            if self._source.remote:
                 in_thread(lambda: self._read_at(address, size, offset, memory, given_up))
             else:
                 self._read_at(address, size, offset, memory, given_up)

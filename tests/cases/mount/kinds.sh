@@ -55,7 +55,7 @@ shard-00001-model-00001-of-00002.safetensors shard-00002-model-00002-of-00002.sa
 pytorch_model_fsdp.bin:not a file of torch.save
 weights.safetensors:under the name model.safetensors
 mp_rank_00_model_states.pt:not a file of torch.save
-mp_rank_01_model_states.pt:optimizer shards are missing; a checkpoint without ZeRO
+mp_rank_01_model_states.pt:copy the optimizer shards of all ranks; a checkpoint without ZeRO
 mp_rank_00_model_states.pt zero/:already a universal checkpoint: load it as it is
 source.txt zero/:already a universal checkpoint: load it as it is
 notes.txt:no DeepSpeed checkpoint here

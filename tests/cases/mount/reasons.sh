@@ -42,7 +42,7 @@ rm -r "${run:?}/global_step3"
 
 mkdir "$run/global_step3"
 cp "$tag"/mp_rank* "$run/global_step3"
-mounts "global_step3_universal will not be served: .*optimizer shards are missing"
+mounts "global_step3_universal will not be served: .*copy the optimizer shards of all ranks.*"
 check "the newest with an optimizer" test "$(cat "$mnt/latest_universal")" = global_step4_universal
 check "weights of the other" test -s "$mnt/global_step3_hf/model.safetensors"
 check "they are the same" cmp "$mnt/global_step3_hf/model.safetensors" "$mnt/global_step4_hf/model.safetensors"
@@ -71,7 +71,7 @@ rm -r "${run:?}/checkpoint-3"
 
 # Seen by the files that are opened at mount.
 cp -r "$tag" "$run/global_step7"
-mounts "global step 4, not of the step in the tag's name"
+mounts "global_steps is 4, but the tag's name says .*: renamed tag"
 fusermount3 -u "$mnt"
 rm -r "${run:?}/global_step7"
 

@@ -532,7 +532,7 @@ static void the_width_finds_what_the_store_has(void **state)
 	}
 }
 
-static void a_store_is_far_if_it_lets_us_sleep(void **state)
+static void a_store_is_slow_if_it_lets_us_sleep(void **state)
 {
 	struct latency f = { 0 };
 	struct latency_request q;
@@ -587,7 +587,7 @@ int main(void)
 		cmocka_unit_test(ends_while_requests_are_under_way),
 		cmocka_unit_test(many_readers_at_once),
 		cmocka_unit_test(the_width_finds_what_the_store_has),
-		cmocka_unit_test(a_store_is_far_if_it_lets_us_sleep),
+		cmocka_unit_test(a_store_is_slow_if_it_lets_us_sleep),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

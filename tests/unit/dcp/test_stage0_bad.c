@@ -61,7 +61,7 @@ static const struct damage {
 	int rc; /* SERVED: of views that need the optimizer; weights are served */
 	const char *expect;
 } damages[] = {
-	{ FP32, "['optimizer'] = None", SERVED, "optimizer shards are missing" },
+	{ FP32, "['optimizer'] = None", SERVED, "copy the optimizer shards of all ranks" },
 	{ FP32, "['num_experts'] = [4]", -EBADMSG,
 	  "MoE layer 0 has 4 experts, but there are files (layer_0_expert_*) of 0" },
 	{ MOE, "expp_rank_0_mp_rank_00_optim_states.pt", -EBADMSG,
@@ -118,7 +118,7 @@ static const struct damage {
 	{ PIPELINE, "layer_05-model_states.pt", -ENOTSUP,
 	  "no parameter of the model has this shape" },
 	{ PIPELINE, "['optimizer'] = None", -ENOTSUP,
-	  "optimizer shards are missing" },
+	  "copy the optimizer shards of all ranks" },
 	{ AUTOEP,
 	  "del ['ds_autoep_layers'][0]['expert_placement'];"
 	  " ['ds_autoep_layers'][0]['affine_maps'] = {'params': {'model.layers.0.mlp.experts.w1': {"

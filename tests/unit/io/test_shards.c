@@ -482,7 +482,7 @@ static void what_was_wanted_is_read_from_memory(void **state)
 	char buf[10];
 
 	set_up(&f);
-	assert_false(shards_is_far(f.c));
+	assert_false(shards_is_slow(f.c));
 	assert_int_equal(shards_prefetch(f.c, 0, 0, 10, WANT_NEXT), 10);
 	assert_true(shards_reads_ahead(f.c));
 	assert_int_equal(shards_read(f.c, 0, buf, 10, 0, NULL), 0);

@@ -81,7 +81,7 @@ static long count_ranks(struct uckpt *u, const char *dir, const struct pattern *
 	return n;
 }
 
-int rankfile_find(struct uckpt *u, const char *dir, const char *name, unsigned ranks, char **path)
+int rng_files_find(struct uckpt *u, const char *dir, const char *name, unsigned ranks, char **path)
 {
 	int rc = -ENOENT;
 
@@ -102,7 +102,7 @@ int rankfile_find(struct uckpt *u, const char *dir, const char *name, unsigned r
 }
 
 static int each_rank(struct uckpt *u, const char *dir, const struct pattern *p,
-		     unsigned ranks, rankfile_fn *call, void *arg)
+		     unsigned ranks, rng_files_fn *call, void *arg)
 {
 	const long n = count_ranks(u, dir, p);
 	char name[NAME_MAX + 1], *path;
@@ -121,7 +121,7 @@ static int each_rank(struct uckpt *u, const char *dir, const struct pattern *p,
 	return rc == -ENOENT ? 0 : rc;
 }
 
-int rankfile_each(struct uckpt *u, const char *dir, unsigned ranks, rankfile_fn *call, void *arg)
+int rng_files_each(struct uckpt *u, const char *dir, unsigned ranks, rng_files_fn *call, void *arg)
 {
 	int rc = 0;
 

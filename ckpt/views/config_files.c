@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "ckpt/views/sidecars.h"
+#include "ckpt/views/config_files.h"
 
 #include <fnmatch.h>
 #include <stdio.h>
@@ -70,7 +70,7 @@ static const char *const patterns[] = {
 /* The parameters of a search. */
 struct search {
 	const struct checkpoint *tag;
-	struct sidecars *c;
+	struct config_files *c;
 	const char *config; /* name of the required file */
 	bool only;          /* search for no other file */
 	bool above;         /* this directory is above the run */
@@ -109,7 +109,7 @@ static char *parent_of(const char *path)
 	return strndup(path, n);
 }
 
-static bool has_name(const struct sidecars *c, const char *name)
+static bool has_name(const struct config_files *c, const char *name)
 {
 	for (size_t i = 0; i < c->n; i++)
 		if (strcmp(c->v[i].name, name) == 0)
@@ -137,7 +137,7 @@ static bool is_trusted(const struct search *s, const struct tag_file *f)
 /* Add a file of `dir`, unless it has been removed.  False if memory is short. */
 static bool add_file(const struct search *s, const char *dir, const char *name)
 {
-	struct sidecars *c = s->c;
+	struct config_files *c = s->c;
 	struct tag_file f = { .u = s->tag->u };
 
 	if (!array_reserve(&c->v, &c->cap, c->n + 1, sizeof(*c->v)) ||
@@ -253,7 +253,7 @@ static bool add_above(const struct search *s, const char *dir)
 /* Find the configuration among the files, or make the text that names the searched places. */
 static bool find_config(const struct search *s, const char *run, const char *more)
 {
-	struct sidecars *c = s->c;
+	struct config_files *c = s->c;
 
 	if (c->n)
 		qsort(c->v, c->n, sizeof(*c->v), array_by_text);
@@ -271,11 +271,11 @@ static int end_search(const struct search *s, bool ok, struct errmsg *err)
 		s->c->shards = checkpoint_shards(s->tag->u, s->c->v, s->c->n);
 	if (s->c->shards)
 		return 0;
-	sidecars_done(s->c);
+	config_files_done(s->c);
 	return errmsg_nomem(err, s->tag->path);
 }
 
-int sidecars_find(struct sidecars *c, const struct checkpoint *tag, const char *adapter,
+int config_files_find(struct config_files *c, const struct checkpoint *tag, const char *adapter,
 		  const char *more, struct errmsg *err)
 {
 	const struct search s = { .tag = tag,
@@ -285,7 +285,7 @@ int sidecars_find(struct sidecars *c, const struct checkpoint *tag, const char *
 	char *above = run ? dir_above(tag->u, run) : NULL;
 	bool ok;
 
-	*c = (struct sidecars){ 0 };
+	*c = (struct config_files){ 0 };
 	/* The second name is verl's. */
 	ok = above && add_dir(&s, tag->path) && add_below(&s, tag->path, "huggingface") && (!adapter || add_below(&s, run, adapter)) &&
 	     add_dir(&s, run) && (!more || add_dir(&s, more)) &&
@@ -295,14 +295,14 @@ int sidecars_find(struct sidecars *c, const struct checkpoint *tag, const char *
 	return end_search(&s, ok, err);
 }
 
-int sidecars_find_adapter(struct sidecars *c, const struct checkpoint *tag, const char *adapter,
-			  const char *more, struct errmsg *err)
+int config_files_find_adapter(struct config_files *c, const struct checkpoint *tag,
+			      const char *adapter, const char *more, struct errmsg *err)
 {
 	const struct search s = { .tag = tag, .c = c, .config = ADAPTER_CONFIG, .only = true };
 	char *run = dir_above(tag->u, tag->path);
 	bool ok;
 
-	*c = (struct sidecars){ 0 };
+	*c = (struct config_files){ 0 };
 	ok = run && add_below(&s, tag->path, adapter) && add_below(&s, run, adapter) &&
 	     (!more || add_below(&s, more, adapter));
 	if (ok && !c->n)
@@ -316,12 +316,12 @@ int sidecars_find_adapter(struct sidecars *c, const struct checkpoint *tag, cons
 	return end_search(&s, ok, err);
 }
 
-void sidecars_done(struct sidecars *c)
+void config_files_done(struct config_files *c)
 {
 	for (size_t i = 0; i < c->n; i++)
 		free(c->v[i].path);
 	free(c->v);
 	free(c->missing);
 	shards_free(c->shards);
-	*c = (struct sidecars){ 0 };
+	*c = (struct config_files){ 0 };
 }

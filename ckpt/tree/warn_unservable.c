@@ -18,7 +18,7 @@
 #include "ckpt/io/roots.h"
 #include "ckpt/tree/tree_impl.h"
 
-#define SURVEY_WIDTH 16 /* directories scanned at once */
+#define SCAN_WIDTH 16 /* directories scanned at once */
 
 /* An entry of a directory of the run that may be a tag. */
 struct candidate {
@@ -27,7 +27,7 @@ struct candidate {
 	bool odd; /* has files of a checkpoint, but perhaps cannot be served */
 };
 
-struct survey {
+struct scan {
 	struct tree *t;
 	uint64_t index; /* number of the directory */
 	struct candidate *v;
@@ -36,7 +36,7 @@ struct survey {
 
 /* Add an entry: a directory, or a pack under the name of the directory it replaces.  False if
  * memory is short. */
-static bool survey_add(struct survey *s, const char *dir, const char *entry, mode_t type)
+static bool scan_add(struct scan *s, const char *dir, const char *entry, mode_t type)
 {
 	char *name = entry[0] == '.' ? NULL : io_tag_name(entry, type);
 	struct candidate x = { .pack = S_ISREG(type) };
@@ -51,7 +51,7 @@ static bool survey_add(struct survey *s, const char *dir, const char *entry, mod
 
 /* Return the result for a tag that was tried in the search for the newest usable one.  A tag counts
  * as planned if one of its views is. */
-static enum view_state tried_before(const struct survey *s, const char *path)
+static enum view_state tried_before(const struct scan *s, const char *path)
 {
 	enum view_state tried = VIEW_NEW;
 	struct errmsg why;
@@ -83,9 +83,9 @@ static bool is_odd(struct uckpt *u, const char *path, bool check)
 	return odd;
 }
 
-static int survey_scan(void *ctx, size_t i, struct errmsg *err)
+static int scan_entry(void *ctx, size_t i, struct errmsg *err)
 {
-	const struct survey *const s = ctx;
+	const struct scan *const s = ctx;
 	struct candidate *const x = &s->v[i];
 	const enum view_state tried = tried_before(s, x->path);
 	struct uckpt *u = s->t->o->u;
@@ -101,7 +101,7 @@ static int survey_scan(void *ctx, size_t i, struct errmsg *err)
 }
 
 /* A tag without optimizer shards has no view, so only the scan can report the reason. */
-static void survey_report(const struct survey *s, const char *path)
+static void scan_report(const struct scan *s, const char *path)
 {
 	const struct errmsg_sink warnings = context_warnings(s->t->o->u);
 	struct errmsg why = { "" };
@@ -121,11 +121,11 @@ static void survey_report(const struct survey *s, const char *path)
 }
 
 /* Recursive to a depth of two. */
-static void survey_dir(struct tree *t, const char *dir, uint64_t index,
+static void scan_dir(struct tree *t, const char *dir, uint64_t index,
 		       const struct tag_list *tags, unsigned levels);
 
 /* The Hugging Face Trainer's directories, checkpoint-N, contain one tag each. */
-static void survey_below(struct survey *s, const char *dir, unsigned levels)
+static void scan_below(struct scan *s, const char *dir, unsigned levels)
 {
 	struct tag_list tags;
 	uint64_t child;
@@ -134,29 +134,29 @@ static void survey_below(struct survey *s, const char *dir, unsigned levels)
 	    pathtab_add(s->t->pathtab, dir, s->index, &child) ||
 	    tags_list(s->t->o->u, dir, false, &tags, NULL))
 		return;
-	survey_dir(s->t, dir, child, &tags, levels - 1);
+	scan_dir(s->t, dir, child, &tags, levels - 1);
 	tags_done(&tags);
 }
 
-static void survey_dir(struct tree *t, const char *dir, uint64_t index,
+static void scan_dir(struct tree *t, const char *dir, uint64_t index,
 		       const struct tag_list *tags, unsigned levels)
 {
 	const struct errmsg_sink warnings = context_warnings(t->o->u);
-	struct survey s = { .t = t, .index = index };
+	struct scan s = { .t = t, .index = index };
 	struct dirlist d = { 0 };
 
 	io_list(t->o->u, dir, IO_PLAIN, &d, NULL);
 	for (size_t i = 0; i < d.n; i++)
-		if (!survey_add(&s, dir, d.v[i].name, d.v[i].own_type))
+		if (!scan_add(&s, dir, d.v[i].name, d.v[i].own_type))
 			break;
 	dirlist_done(&d);
 	parallel_steps(t->o->u, "looking at other checkpoints", parallel_for, s.n,
-		       SURVEY_WIDTH, survey_scan, &s, NULL);
+		       SCAN_WIDTH, scan_entry, &s, NULL);
 	for (size_t i = 0; i < s.n; i++)
 		if (s.v[i].odd)
-			survey_report(&s, s.v[i].path);
+			scan_report(&s, s.v[i].path);
 		else if (levels)
-			survey_below(&s, s.v[i].path, levels);
+			scan_below(&s, s.v[i].path, levels);
 	/* `latest` is written after the tag, so it can name one that was
 	 * removed. */
 	if (tags->latest && tags->n && tags->choice != TAGS_LATEST)
@@ -168,7 +168,7 @@ static void survey_dir(struct tree *t, const char *dir, uint64_t index,
 	free(s.v);
 }
 
-void survey_run(struct tree *t, const struct tag_list *tags)
+void warn_unservable(struct tree *t, const struct tag_list *tags)
 {
-	survey_dir(t, t->o->source, 0, tags, tags->n ? 0 : 2);
+	scan_dir(t, t->o->source, 0, tags, tags->n ? 0 : 2);
 }
