@@ -19,7 +19,7 @@ struct fixture {
 	struct uckpt_error err;
 	struct bytebuf report;
 	struct uckpt_done done;
-	uint64_t seen; /* progress */
+	uint64_t seen; /* progress calls so far */
 	int stop;
 };
 
@@ -64,7 +64,7 @@ static void tear_down(struct fixture *f)
 	mkckpt_free_dir(f->dir);
 }
 
-/* The commands, each with one source. */
+/* Each command, run on one source. */
 
 static int info(struct fixture *f, const char *source)
 {
@@ -99,7 +99,7 @@ static int unpack(struct fixture *f, const char *source)
 static const struct command {
 	const char *name;
 	int (*run)(struct fixture *f, const char *source);
-	const char *reports; /* text in its report of a whole checkpoint; NULL: none */
+	const char *reports; /* expected text in the report of a whole checkpoint; NULL: none */
 	bool works; /* reports progress */
 } commands[] = {
 	{ "info", info, "\"whole\":\ttrue", false },
@@ -110,7 +110,7 @@ static const struct command {
 	{ "convert", convert, NULL, true },
 };
 
-/* The source that a command takes. */
+/* Return the source that a command accepts. */
 static const char *source_of(struct fixture *f, const struct command *c)
 {
 	if (c->run != unpack)
@@ -218,7 +218,7 @@ static void a_caller_stops_the_work(void **state)
 	}
 }
 
-/* Run all tests above with both outputs in a file. */
+/* Run all tests above with stdout and stderr in a file. */
 static void nothing_was_printed(void **state)
 {
 	static void (*const tests[])(void **state) = {

@@ -76,7 +76,7 @@ static void put_text(void *to, const char *text, size_t len)
 	snprintf(to, 512, "%.*s", (int)len, text);
 }
 
-/* The offset, from the description of the file's tensor. */
+/* Return the data offset from the JSON description of the tensor. */
 static uint64_t offset_in(const char *json)
 {
 	const char *const at = strstr(json, "\"offset\": ");
@@ -184,7 +184,7 @@ static void map_many(struct uckpt_file *file, size_t step)
 	uckpt_map_free(map[0], true);
 }
 
-/* Also for computed files, and for files of the run. */
+/* Computed files and files of the run are mapped, too. */
 static void any_number_of_pieces_is_mapped(void **state)
 {
 	static const char *const paths[] = {
@@ -275,7 +275,7 @@ static void a_directory_lists_what_can_be_found(void **state)
 	tear_down(&f);
 }
 
-/* Paths below a run that contains symbolic links. */
+/* The run contains symbolic links. */
 static void links_are_followed_inside_the_run(void **state)
 {
 	static const struct {
@@ -405,7 +405,7 @@ static void use_node(struct fixture *f, uint64_t node)
 	}
 }
 
-/* Nodes of every kind and their neighbours, and numbers that are no nodes. */
+/* Numbers of nodes of every kind, their neighbours, and numbers of no node. */
 static void any_number_is_a_node_or_an_error(void **state)
 {
 	struct fixture f;
@@ -419,7 +419,7 @@ static void any_number_is_a_node_or_an_error(void **state)
 			use_node(&f, (UINT64_C(1) << bit) + low);
 			use_node(&f, (UINT64_C(1) << bit | UINT64_C(1) << 44) + low);
 		}
-	/* In each view, the entries of each group of its plan. */
+	/* Visit every group of entries in each view. */
 	find(&f, "global_step4_dp3");
 	find(&f, "global_step4_hf");
 	find(&f, "global_step4_dcp");

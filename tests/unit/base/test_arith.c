@@ -14,7 +14,7 @@
 
 #define FIELDS_MAX 9
 
-/* More than are worked on at once. */
+/* more elements than one call processes at once */
 #define COPIES 300
 
 static enum dtype find_type(const char *name)
@@ -26,7 +26,7 @@ static enum dtype find_type(const char *name)
 	return DTYPE_OTHER;
 }
 
-/* COPIES times the element with these hexadecimal digits. */
+/* Fill `to` with COPIES times the element with these hexadecimal digits. */
 static void fill(uint8_t *to, enum dtype t, const char *digits)
 {
 	const size_t item = dtype_size(t);

@@ -28,7 +28,7 @@ static void elements_keep_their_values(void **state)
 	}
 	for (size_t i = 0; i < 10000; i++)
 		assert_int_equal(v[i], i * i);
-	assert_true(moves >= 2 && moves <= 14); /* doubles */
+	assert_true(moves >= 2 && moves <= 14); /* capacity doubles */
 	free(v);
 }
 

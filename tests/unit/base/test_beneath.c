@@ -19,7 +19,7 @@
 #include "tests/support/context.h"
 #include "tests/support/unit.h"
 
-static char top[PATH_MAX]; /* has run/ and outside/ */
+static char top[PATH_MAX]; /* contains run/ and outside/ */
 static const char *root = "run"; /* below top */
 static struct permissions ancestors, far_ancestors;
 
@@ -37,7 +37,7 @@ static void link_to(const char *text, const char *name)
 	assert_int_equal(symlink(text, name), 0);
 }
 
-/* A root whose links may lead out, below a directory that others cannot search. */
+/* Make a root whose links may lead out, below a directory that others cannot search. */
 static void make_following(void)
 {
 	struct errmsg err = { "" };
@@ -128,7 +128,7 @@ static int first_byte(const char *name, bool plain)
 
 static const struct {
 	const char *name;
-	int any, plain; /* the byte, or the error, with links and without */
+	int any, plain; /* expected first byte or error, with links followed and with IO_PLAIN */
 } rows[] = {
 	{ "file", 'i', 'i' },
 	{ "tag/file", 'i', 'i' },

@@ -70,8 +70,8 @@ static void every_float8_is_exact(void **state)
 	check_all(DTYPE_F8_E5M2, 5, 2);
 }
 
-/* A number of the FNUZ types, which have no infinities and no -0, and one more exponent
- * below; E8M0 has an exponent alone. */
+/* Return a number of the FNUZ types, which have no infinities, no -0 and one more exponent at the
+ * bottom; E8M0 has only an exponent. */
 static double odd_value_of(enum dtype dtype, unsigned bits)
 {
 	const int f = dtype == DTYPE_F8_E4M3FNUZ ? 3 : 2;
@@ -225,7 +225,7 @@ static void integers_round_to_nearest_even(void **state)
 	}
 }
 
-/* Numbers that float32 would round. */
+/* float32 would round these numbers. */
 static void float64_holds_wide_types(void **state)
 {
 	static const struct {
@@ -267,7 +267,7 @@ static void any_alignment_will_do(void **state)
 	}
 }
 
-/* Any number at once: vectors, and the rest. */
+/* Conversion gives the same elements alone, in vectors and in their remainder. */
 static void elements_do_not_depend_on_their_neighbours(void **state)
 {
 	static uint8_t in[65536 * 2 + 1];
@@ -316,7 +316,7 @@ static uint16_t to_16_bits(enum dtype to, float f)
 	uint16_t many[100], one;
 	float in[COUNT(many)];
 
-	/* Long runs take another path than the rest. */
+	/* Long runs take another code path. */
 	for (size_t i = 0; i < COUNT(in); i++)
 		in[i] = f;
 	cast_from_float(to, in, many, COUNT(in));
@@ -369,7 +369,7 @@ static void bfloat16s_round_to_nearest_even(void **state)
 	check_all_halfways(DTYPE_BF16, 8, 7);
 }
 
-/* As torch 2.15 converts them on x86. */
+/* torch 2.15 on x86 converts them so. */
 static void nans_are_those_of_torch(void **state)
 {
 	static const struct {

@@ -16,7 +16,7 @@
 
 struct memory {
 	uint8_t *bytes;
-	uint64_t bad_from, bad_to; /* cannot be read */
+	uint64_t bad_from, bad_to; /* reads of this range fail */
 };
 
 static int read_memory(void *ctx, void *buf, size_t len, uint64_t off,
@@ -53,7 +53,7 @@ static int free_memory(void **state)
 	return 0;
 }
 
-/* Any length, from any address on, in one part or two: as zlib. */
+/* Sums of any length, alignment and split equal zlib's. */
 static void sums_are_those_of_zip(void **state)
 {
 	const struct memory *const m = *state;

@@ -39,7 +39,7 @@ static void a_hash_may_have_several_numbers(void **state)
 	hashtab_done(&t);
 }
 
-/* From http://www.isthe.com/chongo/tech/comp/fnv/, FNV-1a with 64 bits. */
+/* Test vectors of 64-bit FNV-1a, from http://www.isthe.com/chongo/tech/comp/fnv/. */
 static void bytes_have_the_hash_of_fnv(void **state)
 {
 	assert_true(hash_bytes(0, "", 0) == UINT64_C(0xcbf29ce484222325));

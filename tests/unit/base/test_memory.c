@@ -112,7 +112,7 @@ static void address_space_is_memory(void **state)
 
 	assert_true(all > 0);
 #ifdef __SANITIZE_ADDRESS__
-	skip(); /* it reserves more address space than any limit allows */
+	skip(); /* AddressSanitizer reserves more address space than any limit allows */
 #endif
 	assert_int_equal(getrlimit(RLIMIT_AS, &was), 0);
 	low = (struct rlimit){ all - 4096, was.rlim_max };

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* All bytes are written, even if a call accepts only some of them.  A file or a directory
- * is there, complete, after the commit, and not before; a file replaces nothing; and
- * nothing is left behind. */
+/* All bytes are written, even if a call accepts only some of them.  A file or directory appears,
+ * complete, at the commit; a file replaces nothing; nothing is left behind. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -156,8 +155,7 @@ static void a_directory_that_is_missing_is_an_error(void **state)
 	assert_non_null(strstr(err.text, "no/out"));
 }
 
-/* In place of libc's: between two calls of it, other threads' files are open to
- * everybody. */
+/* Replaces libc's umask: between two calls, other threads' files would be open to everybody. */
 mode_t umask(mode_t mask)
 {
 	(void)mask;
@@ -245,7 +243,7 @@ static void a_kept_directory_is_taken_over(void **state)
 	free(kept);
 }
 
-static const char *finished; /* a temporary directory, until the next flock */
+static const char *finished; /* path of a temporary directory that the next flock finishes */
 
 int flock(int fd, int operation)
 {

@@ -17,7 +17,7 @@
 
 struct calls {
 	atomic_uint of[ITEMS];
-	size_t fails_from; /* with its own number */
+	size_t fails_from; /* items from this number on fail with their number */
 };
 
 static int call(void *ctx, size_t i, struct errmsg *err)
@@ -140,7 +140,7 @@ static int note_thread(void *ctx, size_t i, struct errmsg *err)
 	return 0;
 }
 
-/* Many short loops do not start a thread each: threads of earlier loops are reused. */
+/* Many short loops reuse threads of earlier loops. */
 static void threads_are_used_again(void **state)
 {
 	struct {
@@ -183,7 +183,7 @@ static int wait_a_little(void *ctx, size_t i, struct errmsg *err)
 	return i == 500 ? errmsg_set(err, -EIO, "item 500") : 0;
 }
 
-/* Work that waits for something else than a processor gets more threads. */
+/* Work that waits for I/O gets more threads. */
 static void who_waits_is_not_alone(void **state)
 {
 	struct {
@@ -199,12 +199,12 @@ static void who_waits_is_not_alone(void **state)
 	assert_int_equal(parallel_far(0, 1, wait_a_little, &c, &err), 0);
 }
 
-/* Items whose middle steps must be in order. */
+/* The items' middle steps must run in order. */
 struct seen {
 	struct turns turns;
 	atomic_uint worked[ITEMS], finished[ITEMS];
-	size_t committed; /* by one at a time: no lock */
-	size_t fail_at;   /* ITEMS: never */
+	size_t committed; /* written by one thread at a time, without a lock */
+	size_t fail_at;   /* item that fails; ITEMS: none */
 	int fail_step;
 };
 

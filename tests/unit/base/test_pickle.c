@@ -149,7 +149,7 @@ static void show(struct text *t, const struct value *v)
 	}
 }
 
-/* Read on byte by byte, no further than the pickle goes. */
+/* Read the pickle byte by byte; the reader must stop at its end. */
 static void check_stream(struct span in, const char *expect)
 {
 	struct pickle_part part = { .file = "x", .part = "data.pkl", .is_whole = true };
@@ -316,7 +316,7 @@ static void hostile_and_damaged_are_refused(void **state)
 		{ BYTES("\xff."), -ENOTSUP, "opcode 0xff" },
 		{ BYTES("\x80\x00."), -ENOTSUP, "protocol 0" },
 		{ BYTES("\x80\x06."), -ENOTSUP, "protocol 6" },
-		/* Ends. */
+		/* The input ends too early. */
 		{ BYTES(""), -EBADMSG, "ends without STOP" },
 		{ BYTES("\x80"), -EBADMSG, "ends inside opcode 0x80" },
 		{ BYTES("N"), -EBADMSG, "+0x1: pickle ends without STOP" },
@@ -486,8 +486,8 @@ static void deepest_allowed_nesting_loads(void **state)
 	bytebuf_done(&b);
 }
 
-/* A few bytes of input must not need much memory: lists that are extended over
- * and over from the memo are bounded by the length of the pickle. */
+/* A few bytes of input must not need much memory: the pickle's length bounds lists that are
+ * extended repeatedly from the memo. */
 static void memory_is_bounded_by_input(void **state)
 {
 	struct bytebuf b = repeated("", "]", 100000, ".");
@@ -501,7 +501,7 @@ static void memory_is_bounded_by_input(void **state)
 	bytebuf_done(&b);
 }
 
-/* A pickle over the limit of memory is refused with that limit, here the arena's own. */
+/* An error for a pickle beyond the memory limit, here the arena's, names the limit. */
 static void limit_of_memory_is_named(void **state)
 {
 	struct bytebuf b = repeated("", "]", 100000, ".");
@@ -519,7 +519,7 @@ static void limit_of_memory_is_named(void **state)
 	bytebuf_done(&b);
 }
 
-/* The machine's lack of memory is not blamed on the pickle. */
+/* An out-of-memory error must not blame the pickle. */
 static void too_little_memory_is_an_error(void **state)
 {
 	struct errmsg err = { "" };
@@ -531,7 +531,7 @@ static void too_little_memory_is_an_error(void **state)
 	int rc;
 
 #ifdef __SANITIZE_ADDRESS__
-	skip(); /* it reserves more address space than any limit allows */
+	skip(); /* AddressSanitizer reserves more address space than any limit allows */
 #endif
 	b = repeated("", "}0", 60000, "N.");
 	bytes = (struct span){ b.data, b.len };
@@ -551,7 +551,7 @@ static void too_little_memory_is_an_error(void **state)
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
-		/* First, since the other tests free memory that it could use. */
+		/* must run first: the other tests free memory that it could use */
 		cmocka_unit_test(too_little_memory_is_an_error),
 		cmocka_unit_test(each_opcode_builds_its_value),
 		cmocka_unit_test(hostile_and_damaged_are_refused),

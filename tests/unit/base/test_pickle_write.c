@@ -63,7 +63,7 @@ static void check_same(struct span in, const char *what)
 	arena_done(&a);
 }
 
-/* As CPython 3 wrote them with protocol 2 (pickle.dumps(..., 2)). */
+/* Output of CPython 3's pickle.dumps(..., 2). */
 static void pickles_of_cpython_come_out_unchanged(void **state)
 {
 	static const struct {
@@ -136,7 +136,7 @@ static void an_object_among_its_own_arguments_stays_one(void **state)
 	arena_done(&a);
 }
 
-/* The opcodes that fill containers, in their order. */
+/* Collect the opcodes that fill containers, in their order. */
 static void fill_ops(const struct bytebuf *b, char *out)
 {
 	const uint8_t *p = b->data + 2, *const end = b->data + b->len;
@@ -156,8 +156,8 @@ static void fill_ops(const struct bytebuf *b, char *out)
 	*out = '\0';
 }
 
-/* As Python's pickle.dumps: an exact dict of a multiple of 1000 items ends with an empty batch,
- * an iterated one's lone last item has no mark. */
+/* As in Python's pickle.dumps, an exact dict of a multiple of 1000 items ends with an empty batch,
+ * and the lone last item of an iterated one has no mark. */
 static void containers_are_filled_in_batches_of_1000(void **state)
 {
 	static const struct {
@@ -215,7 +215,7 @@ static void memo_indices_above_255_use_the_long_form(void **state)
 	struct value *last = NULL;
 	struct bytebuf b;
 
-	/* The outer list has 0, inner list i has i + 1. */
+	/* The outer list holds 0, inner list i holds i + 1. */
 	for (int i = 0; i < 256; i++)
 		mkpt_add(&m, list, last = mkpt_list(&m));
 	mkpt_add(&m, list, last);
@@ -272,9 +272,8 @@ static void dump_refuses_bottomless_nesting(void **state)
 	mkpt_done(&m);
 }
 
-/* Many distinct classes and storages do not take quadratic time: the test would not
- * end. */
-/* As arena_strdup returns none when memory runs out. */
+/* Many distinct classes and storages must not take quadratic time: the test would not end. */
+/* Simulate a NULL from arena_strdup. */
 static void a_missing_string_is_noted_in_the_arena(void **state)
 {
 	struct arena a = { 0 };
@@ -337,7 +336,7 @@ static struct bytebuf read_pickle(const struct ptfile *pt)
 static bool is_special(const char *path)
 {
 	static const char *const names[] = {
-		/* storages on a GPU: we write that they are on the CPU */
+		/* storages on a GPU; we write CPU storages */
 		"/z1_cudatag_bf16_dp2/",
 		/* the configuration's "cpu" is torch's constant, interned */
 		"offload",
@@ -352,9 +351,9 @@ static bool is_special(const char *path)
 }
 
 /*
- * Optimizer shards are reproduced exactly.  Model states need not be (argparse
- * and configurations share interned strings in ways that a pickle does not
- * record), but what was written once does not change when it is written again.
+ * Optimizer shards are reproduced exactly.  Model states need not be: argparse and configurations
+ * share interned strings, which a pickle does not record.  Writing what was written once changes
+ * nothing.
  */
 static void check_real_file(const char *path, unsigned *exact)
 {
@@ -366,7 +365,7 @@ static void check_real_file(const char *path, unsigned *exact)
 		fail_msg("%s", err.text);
 	out = dump(pt.root);
 	check_same((struct span){ out.data, out.len }, path);
-	/* Files before zip have other persistent ids. */
+	/* Files older than the zip format have other persistent ids. */
 	if (strstr(path, "optim_states") && !is_special(path) && pt.is_zip) {
 		in = read_pickle(&pt);
 		check_same((struct span){ in.data, in.len }, path);

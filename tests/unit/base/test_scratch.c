@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Scratch memory for one call: kept by its thread, and freed when the thread
- * ends. */
+/* Scratch memory of one call: its thread keeps it, and frees it when it ends. */
 #include <pthread.h>
 #include <string.h>
 
@@ -62,8 +61,8 @@ static void *take_one(void *ignored)
 	return scratch_take(100);
 }
 
-/* Any number is had at once, and given back in any order, by any thread, also after the
- * one that took it has ended. */
+/* Any number of buffers can be taken and released in any order, by any thread, also after the
+ * taking thread has ended. */
 static void any_number_is_given_back_by_anybody(void **state)
 {
 	uint8_t *p[40];
@@ -91,7 +90,7 @@ static void any_number_is_given_back_by_anybody(void **state)
 	scratch_give(theirs);
 }
 
-/* The leak sanitizer checks that their memory is freed. */
+/* The leak sanitizer checks that the threads' memory is freed. */
 static void threads_have_their_own(void **state)
 {
 	void *const mine = scratch_take(100);

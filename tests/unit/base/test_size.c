@@ -36,7 +36,7 @@ static const struct size_case binary[] = {
 	{ "0x5", 0 },
 };
 
-/* As huggingface_hub's parse_size_to_int, without strings that are no sizes. */
+/* huggingface_hub's parse_size_to_int accepts these; strings that are no sizes are refused. */
 static const struct size_case decimal[] = {
 	{ "5GB", 5000000000 },
 	{ "5gb", 5000000000 },

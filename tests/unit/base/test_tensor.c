@@ -193,7 +193,7 @@ static void other_values_are_no_tensors(void **state)
 				 i < 3 ? -EBADMSG : -ENOTSUP);
 		assert_non_null(strstr(err.text, "t: expected a tensor"));
 	}
-	/* Wrapped more often than torch ever does it. */
+	/* Nested more deeply than torch ever does. */
 	for (int i = 0; i < 100; i++)
 		deep = call(&m, "torch._utils", "_rebuild_parameter",
 			    mkpt_tuple(&m, 1, deep));
@@ -222,7 +222,7 @@ static void every_storage_class_is_known(void **state)
 		{ "ComplexFloatStorage", DTYPE_C64, 8, "complex64" },
 		{ "ComplexDoubleStorage", DTYPE_C128, 16, "complex128" },
 		{ "UntypedStorage", DTYPE_OTHER, 1, "untyped" },
-		/* of quantized tensors, by the integers in them */
+		/* storage classes of quantized tensors, with the type of their integers */
 		{ "QInt8Storage", DTYPE_I8, 1, "int8" },
 		{ "QUInt8Storage", DTYPE_U8, 1, "uint8" },
 		{ "QInt32Storage", DTYPE_I32, 4, "int32" },
@@ -247,7 +247,7 @@ static void every_storage_class_is_known(void **state)
 	}
 }
 
-/* A call of _rebuild_tensor_v3 of two elements of a storage of `bytes`. */
+/* Return a call of _rebuild_tensor_v3 for two elements of a storage of `bytes`. */
 static struct value *typed_view(struct mkpt *m, const char *cls, int64_t numel,
 				struct value *type)
 {
@@ -265,7 +265,7 @@ static void types_without_a_storage_class_are_read(void **state)
 		const char *name, *cls;
 		int64_t numel;
 		enum dtype dtype;
-		uint64_t has; /* elements of the storage */
+		uint64_t has; /* elements in the storage */
 	} cases[] = {
 		{ "float8_e4m3fn", "UntypedStorage", 3, DTYPE_F8_E4M3, 3 },
 		{ "float8_e8m0fnu", "UntypedStorage", 3, DTYPE_F8_E8M0, 3 },
@@ -354,7 +354,7 @@ static void views_must_lie_within_their_storage(void **state)
 		int64_t numel, offset;
 		size_t n;
 		int64_t shape[DIMS], stride[DIMS];
-		const char *says; /* NULL: good */
+		const char *says; /* expected message; NULL: valid */
 	} cases[] = {
 		{ 6, 0, 2, { 2, 3 }, { 3, 1 }, NULL },
 		{ 6, 1, 2, { 2, 3 }, { 3, 1 }, "element 6 of a storage of 6" },
@@ -365,7 +365,7 @@ static void views_must_lie_within_their_storage(void **state)
 		{ 0, 0, 1, { 0 }, { 1 }, NULL },
 		/* torch accepts any offset of an empty view */
 		{ 0, 99, 2, { 3, 0 }, { 1, 1 }, NULL },
-		/* broadcast: one element, looked at often */
+		/* broadcast: one element, used many times */
 		{ 1, 0, 2, { 100, 100 }, { 0, 0 }, NULL },
 		{ 4, 0, 2, { 2, 2 }, { 1, 2 }, NULL },
 		{ 4, 0, 2, { 2, 2 }, { 2, 2 }, "element 4" },

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reading ahead: the bytes are right, each is read at most once and only for a reader, memory stays
- * within its limit, and readers get errors.
+ * Read-ahead: bytes are right, each is read at most once and only for a reader, memory stays within
+ * its limit, and readers get errors.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -23,12 +23,12 @@
 
 #define MIB (UINT64_C(1) << 20)
 
-/* A store whose byte i of file f is known. */
+/* A store that returns a known byte i for each file f. */
 struct store {
-	atomic_ullong bytes; /* read so far */
+	atomic_ullong bytes; /* bytes read so far */
 	atomic_int calls, under_way;
 	atomic_bool failing, stopped;
-	const pthread_t *spared; /* this thread is never stopped */
+	const pthread_t *spared; /* thread that is never blocked */
 	useconds_t delay;
 };
 
@@ -116,7 +116,7 @@ static void only_what_is_wanted_is_read(void **state)
 	for (uint64_t i = 0; i < 100; i++)
 		assert_reads(c, 0, i * 9999, 77);
 	assert_int_equal(s.bytes, 7700);
-	/* A reader gets the bytes between them, too. */
+	/* The reader also gets the bytes between both ranges. */
 	assert_int_equal(cache_prefetch(c, 0, 5000, 1000, WANT_NEXT), 1000);
 	assert_reads(c, 0, 4000, 3000);
 	assert_int_equal(s.bytes, 7700 + 3000);
@@ -236,7 +236,7 @@ static void ends_while_requests_are_under_way(void **state)
 	assert_int_equal(s.under_way, 0);
 }
 
-/* As a checksum does, and then its reader. */
+/* A checksum and then the file's reader do this. */
 static void a_forked_child_has_threads_of_its_own(void **state)
 {
 	struct store s = { 0 };
@@ -287,7 +287,7 @@ static void a_file_that_is_read_again_has_memory_of_its_own(void **state)
 
 #define BLOCK (UINT64_C(64) << 10)
 
-/* Have a block kept and read a part of it. */
+/* Keep a block and read a part of it. */
 static void use_block(struct cache *c, uint64_t i)
 {
 	assert_int_equal(cache_prefetch(c, 0, i * BLOCK, BLOCK, WANT_NOW), BLOCK);
@@ -380,7 +380,7 @@ static void *use_in_thread(void *c)
 	return NULL;
 }
 
-/* A reader that waits for another reader's block is woken although threads have started
+/* A reader that waits for another reader's block is woken even if threads were started
  * meanwhile. */
 static void the_first_threads_begin_while_readers_wait(void **state)
 {
@@ -405,7 +405,7 @@ static void the_first_threads_begin_while_readers_wait(void **state)
 	context_free(u);
 }
 
-/* A waiting reader does not retry a store that does not answer. */
+/* A waiting reader does not retry an unresponsive store. */
 static void what_a_reader_cannot_fetch_fails_at_once(void **state)
 {
 	struct store s = { .failing = true };
@@ -506,7 +506,7 @@ static void many_readers_at_once(void **state)
 	cache_free(c);
 }
 
-/* A store with a constant latency per request, and a limit of parallel requests, `most`. */
+/* The store has a constant latency per request and serves `most` requests in parallel. */
 static void the_width_finds_what_the_store_has(void **state)
 {
 	static const struct {
@@ -544,7 +544,7 @@ static void a_store_is_slow_if_it_lets_us_sleep(void **state)
 		usleep(2000);
 		latency_end(&f, &q);
 	}
-	/* A near store may have one slow request. */
+	/* A fast store may have one slow request. */
 	assert_true(latency_is_high(&f));
 	latency_begin(&f, &q, MIB);
 	latency_end(&f, &q);

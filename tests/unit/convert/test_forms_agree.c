@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reference checkpoints are whole, and check agrees with convert on which forms can be written,
- * with the reason if not. */
+/* Reference checkpoints are whole, and check and convert agree on which forms can be written, or
+ * give the same reason. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,8 +13,8 @@
 #include "tests/support/realfiles.h"
 #include "tests/support/unit.h"
 
-/* No output can be made here, so convert fails after all its checks.  (cases/ucckpt/convert.sh
- * has the output of each form.) */
+/* Output cannot be made at this path, so convert fails after all its checks.
+ * (cases/ucckpt/convert.sh compares the output of each form.) */
 #define NOWHERE "/dev/null/out"
 
 static void take(void *arg, const char *text, size_t len)
@@ -22,7 +22,7 @@ static void take(void *arg, const char *text, size_t len)
 	bytebuf_add(arg, text, len);
 }
 
-/* The report of check on a checkpoint, including tensors. */
+/* Return check's report on a checkpoint, including tensors. */
 static char *check(const char *source)
 {
 	struct bytebuf report = { 0 };
@@ -48,7 +48,7 @@ static bool is_listed(const char *report, const char *form)
 	return at && at < end;
 }
 
-/* Would convert write it? */
+/* Return whether convert would write the form. */
 static bool convert(const char *source, const struct report_form *f, struct uckpt_error *err)
 {
 	const struct plan_view *v = plan_views[f->kind];
@@ -94,7 +94,7 @@ static unsigned compare(const char *source, unsigned *whole, unsigned *failures)
 
 static void check_says_what_convert_does(void **state)
 {
-	/* Under sanitizers every fourth: they take twenty times as long. */
+	/* Sanitizers take twenty times as long: test every fourth. */
 	const char *const sanitize = getenv("sanitize");
 	const size_t step = sanitize && strcmp(sanitize, "no") != 0 ? 4 : 1;
 	unsigned failures = 0, written = 0, whole = 0;

@@ -17,12 +17,12 @@
 #include "tests/make/mkckpt.h"
 #include "tests/support/unit.h"
 
-#define LEFT ".out.tmp-abcdef" /* a temporary directory of out */
+#define LEFT ".out.tmp-abcdef" /* name of a temporary directory of out */
 
 static int failing; /* number of syncfs calls that fail */
-static bool full; /* the disk, at the next fsync */
+static bool full; /* whether the next fsync finds the disk full */
 
-/* The system reports a failed write-back once. */
+/* Like the system, report a failed write-back only once. */
 int syncfs(int fd)
 {
 	if (failing == 0)
@@ -32,7 +32,7 @@ int syncfs(int fd)
 	return -1;
 }
 
-/* The file beside the tree is the first that a conversion syncs by itself. */
+/* A conversion itself first syncs the file beside the tree. */
 int fsync(int fd)
 {
 	if (!full)
@@ -47,9 +47,9 @@ struct fixture {
 	struct uckpt *u;
 	struct uckpt_done done;
 	struct uckpt_error err;
-	bool stop; /* when all is written */
-	bool overtaken; /* by another conversion to the same output, then */
-	bool going_on, was_there; /* it said so */
+	bool stop; /* stop when everything is written */
+	bool overtaken; /* then let another conversion take over the output */
+	bool going_on, was_there; /* it reported so */
 };
 
 static int convert(struct fixture *f);
@@ -155,7 +155,7 @@ static void a_tree_is_kept_until_it_has_its_name(void **state)
 	tear_down(&f);
 }
 
-/* Write all files, but stop before they get their final name; move them to LEFT. */
+/* Write all files but stop before the final rename; move them to LEFT. */
 static void leave(struct fixture *f)
 {
 	f->stop = true;
@@ -167,7 +167,7 @@ static void leave(struct fixture *f)
 
 static void what_has_no_journal_is_not_ours(void **state)
 {
-	/* After a power cut the journal may be empty. */
+	/* A power cut may leave the journal empty. */
 	for (int ours = 0; ours < 2; ours++) {
 		struct fixture f;
 
@@ -184,7 +184,7 @@ static void what_has_no_journal_is_not_ours(void **state)
 	}
 }
 
-/* A shard's ctime shows that it was written to, although its mtime was set back. */
+/* A shard's ctime reveals a write although its mtime was set back. */
 static void a_tree_of_changed_shards_is_begun_anew(void **state)
 {
 	struct fixture f;

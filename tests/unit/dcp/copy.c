@@ -59,7 +59,7 @@ int copy_open(const struct copy *c, struct checkpoint **out, struct errmsg *err)
 	return checkpoint_open(test_context(), &dcp_checkpoint_ops, c->dir, NULL, NULL, out, err);
 }
 
-/* Read the file of a layout. */
+/* Read the laid-out file. */
 static int read_laid_out(struct checkpoint *c, struct file_layout *d, const struct value *root,
 			 struct bytebuf *out)
 {

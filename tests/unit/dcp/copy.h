@@ -19,36 +19,36 @@
 /* A copy of a real checkpoint, whose metadata can be changed. */
 struct copy {
 	char *dir;
-	struct span bytes; /* of the real metadata */
+	struct span bytes; /* the real metadata, read once */
 	struct arena a;
-	struct value *metadata; /* its attributes, before a change */
+	struct value *metadata; /* attributes of the metadata, as a test changes them */
 	struct value *root;
-	struct bytebuf files[COPY_FILES]; /* its files, unchanged */
+	struct bytebuf files[COPY_FILES]; /* laid-out files of the unchanged checkpoint */
 };
 
-/* For cmocka_run_group_tests: the copy is the state of each test. */
+/* For cmocka_run_group_tests: each test's state is the copy. */
 int copy_setup(void **state);
 int copy_teardown(void **state);
 
 char *copy_path(const char *dir, const char *name);
 
-/* Replace a link to a file of the real checkpoint by a copy, which is open. */
+/* Replace a link to a file of the real checkpoint by a copy, and return it open. */
 FILE *copy_own_file(const struct copy *c, const char *name);
 
-/* Write bytes as the metadata. */
+/* Write the bytes as the metadata. */
 void copy_write(const struct copy *c, const void *p, size_t len);
 
-/* Read the real metadata; write the values, which a test has changed since. */
+/* Restore the real metadata, or write the values that a test has changed. */
 void copy_reset(struct copy *c);
 void copy_commit(struct copy *c);
 
-/* The attributes of the first chunk of an entry in storage_data. */
+/* Return the attributes of an entry's first chunk in storage_data. */
 struct value *copy_info(const struct copy *c, const char *key);
 
-/* Open the checkpoint: 0, or a refusal with its message. */
+/* Open the checkpoint. Returns 0, or the error with its message. */
 int copy_open(const struct copy *c, struct checkpoint **out, struct errmsg *err);
 
-/* Read all that views show of it. */
+/* Read everything that the views show. */
 int copy_read(const struct copy *c, struct bytebuf *files, struct errmsg *err);
 
 #endif

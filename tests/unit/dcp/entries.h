@@ -5,7 +5,7 @@
 #include "ckpt/foreign/dcp_metadata.h"
 #include "tests/support/unit.h"
 
-/* Fill in a tensor whose elements are in a file from byte `at` on. */
+/* Fill in a tensor whose elements begin at byte `at` of a file. */
 static inline void entry_init(struct dcp_entry *t, struct arena *a, const char *key, uint32_t file,
 			      enum dtype type, unsigned ndim, const uint64_t *shape, uint64_t numel,
 			      uint64_t at)

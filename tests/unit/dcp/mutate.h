@@ -7,20 +7,20 @@
 
 #include "ckpt/format/value.h"
 
-/* Random changes of files and of the values in them, which follow from a seed. */
+/* Random changes of files and their values, derived from a seed. */
 
-/* The next number below `n`. */
+/* Return the next number below `n`. */
 uint64_t mutate_draw(uint64_t *seed, uint64_t n);
 
-/* A copy of `*n` bytes in which some are changed or a piece is moved, or that is cut to
- * the new `*n`.  The caller frees it. */
+/* Return a copy of `*n` bytes with some bytes changed, a piece moved, or cut to the new `*n`. The
+ * caller frees it. */
 uint8_t *mutate_bytes(const uint8_t *bytes, size_t *n, uint64_t seed);
 
-/* The nodes of a value that are reached by way of lists, dicts and attributes. */
+/* The nodes of a value that lists, dicts and attributes reach. */
 struct mutate_nodes {
 	struct value *v[65536];
 	size_t n;
-	bool ints; /* no others */
+	bool ints; /* collect only integers */
 };
 
 void mutate_collect(struct value *v, struct mutate_nodes *out);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Metadata that expands a few shared bytes to much memory is refused, and nothing after the pickle
- * is read.
+ * Metadata that expands a few shared bytes to much memory is refused, and bytes after the pickle
+ * are not read.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -67,7 +67,7 @@ static void put_chunk(struct bytebuf *b, unsigned x, unsigned y, unsigned rows,
 	put(b, "tR");
 }
 
-/* Put the key and the beginning of a tensor, whose list of chunks follows, then "tRs". */
+/* Write the key and the beginning of a tensor; its list of chunks and "tRs" follow. */
 static void begin_tensor(struct bytebuf *b, unsigned i, unsigned rows, unsigned columns)
 {
 	put_text(b, "w%u", i);
@@ -75,7 +75,7 @@ static void begin_tensor(struct bytebuf *b, unsigned i, unsigned rows, unsigned 
 	put_size(b, rows, columns);
 }
 
-/* Tensors that share a list of chunks of two columns each: one that is no grid. */
+/* Tensors share a list of chunks of two columns each that form no grid. */
 static void no_grid(struct bytebuf *b)
 {
 	const unsigned n = 2000;
@@ -96,7 +96,7 @@ static void no_grid(struct bytebuf *b)
 	put(b, "}}");
 }
 
-/* The same of a grid: each tensor has its own chunks in memory. */
+/* The same for a grid: each tensor has its own chunks in memory. */
 static void many_chunks(struct bytebuf *b)
 {
 	const unsigned n = 2000;
@@ -115,7 +115,7 @@ static void many_chunks(struct bytebuf *b)
 	put(b, "}}");
 }
 
-/* Paths that share long elements. */
+/* Paths share long elements. */
 static void long_paths(struct bytebuf *b)
 {
 	for (unsigned i = 0; i < 2000; i++) {
@@ -136,7 +136,7 @@ static void long_paths(struct bytebuf *b)
 	put(b, "}");
 }
 
-/* A state that is given to one object after the other. */
+/* One state is given to many objects in turn. */
 static void shared_state(struct bytebuf *b)
 {
 	put(b, "}q\x01(");
@@ -149,7 +149,7 @@ static void shared_state(struct bytebuf *b)
 	put(b, CLASS "TensorStorageMetadata\n)\x81h\x01" "bs}}");
 }
 
-/* Memos of one thing, one byte each. */
+/* Memoize one object with one byte each. */
 static void memos(struct bytebuf *b)
 {
 	put(b, "N");
@@ -157,7 +157,7 @@ static void memos(struct bytebuf *b)
 	put(b, "0}}");
 }
 
-/* Texts that objects, entries and globals share: each is looked through once. */
+/* Objects, entries and globals share texts: each text is scanned once. */
 static void shared_texts(struct bytebuf *b)
 {
 	put(b, "}(");

@@ -26,11 +26,11 @@ static const struct row {
 	const char *dicts[DICTS]; /* paths with dots; "." is the outermost */
 	const char *optimizer;    /* its path, or NULL */
 	const char *wanted;       /* the option, or NULL */
-	const char *expected;     /* the chosen dict, with the prefix of its names, or a part of
-	                           * the refusal */
-	const char *note;         /* a part of the notes, "" for none */
+	const char *expected;     /* expected dict with the prefix of its names, or a part of the
+	                           * refusal */
+	const char *note;         /* expected part of the notes, "" for none */
 } table[] = {
-	/* By name, anywhere in the path. */
+	/* The name of any path component decides. */
 	{ { "app.ema", "app.model" }, "app.optim", NULL, "app.model", "not shown: app.ema" },
 	{ { "app.ema", "app.model" }, NULL, NULL, "app.model", "not shown: app.ema" },
 	{ { "averaged", "net" }, NULL, NULL, "net", "not shown: averaged" },
@@ -47,14 +47,14 @@ static const struct row {
 	{ { "ema", "." }, "o", NULL, ".", "not shown: ema" },
 	{ { "ema" }, "o", NULL, "ema", "" },
 	{ { "model" }, NULL, NULL, "model", "" },
-	/* By the optimizer's parameters. */
+	/* The optimizer's parameters decide. */
 	{ { "model-", "ema" }, "o", NULL, "ema", "not shown: model" },
 	{ { "model?", "x" }, "o", NULL, "x", "not shown: model" },
 	{ { "a+", "b-" }, "o", NULL, "a", "not shown: b" },
 	{ { "model~", "backbone" }, NULL, NULL, "backbone", "" },
-	/* By the neighbours of a dict. */
+	/* The neighbours of a dict decide. */
 	{ { "b.weights", "a.weights" }, "a.optim", NULL, "a.weights", "b.weights" },
-	/* By the names in it. */
+	/* The names inside the dict decide. */
 	{ { ".:ema.", ".:model." }, "o", NULL, ".:model.", "not shown: ema (" },
 	{ { ".:model.", ".:ema." }, "o", "ema", ".:ema.", "optimizer's states are those of model" },
 	{ { "x:a.b.", "x:a.avg." }, "o", NULL, "x:a.b.", "not shown: x.a.avg" },
@@ -65,18 +65,18 @@ static const struct row {
 	{ { "x:b.", "y" }, "o", NULL, "y", "not shown: x.b" },
 	{ { ".:a.", ".:b." }, "o", NULL, "nothing tells which: a, b (", NULL },
 	{ { ".:a.", ".:b." }, NULL, NULL, ".", "" },
-	/* By nothing. */
+	/* Nothing decides. */
 	{ { "a", "b" }, "o", NULL, "nothing tells which: a, b (option model=NAME", NULL },
 	{ { "net_b", "net_a+" }, NULL, NULL, "nothing tells which: net_a, net_b (", NULL },
 	{ { "a", "b", "c", "ema" }, NULL, NULL, "nothing tells which: a, b, c (", NULL },
 	{ { "a", "b=" }, "o", NULL, "a", "" },
-	/* By the caller. */
+	/* The caller decides. */
 	{ { "a", "b" }, "o", "b", "b", "not shown: a" },
 	{ { "ema", "model" }, "o", "ema", "ema", "optimizer's states are those of model" },
 	{ { "ema-", "model" }, "o", "ema", "ema", "not shown: model" },
 	{ { "ema", "." }, "o", ".", ".", "not shown: ema" },
 	{ { "ema", "model" }, "o", "mod", "not in it; dicts of tensors: ema, model", NULL },
-	/* None. */
+	/* No dict matches. */
 	{ { "a~" }, "o", NULL, "the optimizer's parameters are not there", NULL },
 	{ { NULL }, NULL, NULL, "there are no tensors", NULL },
 };
@@ -89,7 +89,7 @@ struct maker {
 	uint64_t at;
 };
 
-/* Add a tensor below a path with dots, of `n` characters. */
+/* Add a tensor at a dotted path of `n` characters. */
 static struct dcp_entry *add(struct maker *k, const char *path, size_t n, const char *name,
 			     const uint64_t *shape, unsigned ndim)
 {

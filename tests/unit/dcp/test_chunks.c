@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Chunks of random grids are placed as nested loops over their dimensions place them, and their
- * elements are found in a file. */
+/* Chunks of random grids are placed as nested loops over the dimensions place them; their elements
+ * are found in a file. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -91,7 +91,7 @@ static void test_places(void **state)
 
 #define PIECES 40
 
-/* A box that is cut by planes, one box at a time. */
+/* A box that planes cut, one box at a time. */
 struct cut {
 	struct dcp_entry t;
 	struct dcp_chunk c[PIECES];
@@ -107,7 +107,7 @@ static void count(struct cut *x, size_t i)
 		x->c[i].numel *= x->size[i][d];
 }
 
-/* Cut piece `i` before `at` in dimension `d`; the rest is a new one. */
+/* Cut piece `i` before `at` in dimension `d`; append the rest. */
 static void cut_piece(struct cut *x, size_t i, unsigned d, uint64_t at)
 {
 	const size_t n = x->t.nchunks++;
@@ -121,7 +121,7 @@ static void cut_piece(struct cut *x, size_t i, unsigned d, uint64_t at)
 	count(x, n);
 }
 
-/* A grid, whose rows are cut alike, or irregular pieces. */
+/* Cut a grid, all of whose rows are alike, or irregular pieces. */
 static void cut_up(struct cut *x, bool grid)
 {
 	const unsigned cuts = (unsigned)draw(4);
@@ -152,7 +152,7 @@ static void cut_up(struct cut *x, bool grid)
 	}
 }
 
-/* Any partition is one; if a piece is moved, two overlap or some leave the tensor. */
+/* Any partition covers the tensor; if a piece is moved, pieces overlap or leave it. */
 static void test_covers(void **state)
 {
 	struct cut x;
@@ -182,7 +182,7 @@ static void test_covers(void **state)
 
 #define CASES 1000
 
-/* Draw a tensor, whose chunks lie end to end in the file from `*at` on. */
+/* Draw a tensor whose chunks lie end to end in the file from `*at` on. */
 static void draw_case(struct cut *x, uint64_t i, uint64_t *at)
 {
 	struct errmsg err = { "" };

@@ -21,7 +21,7 @@
 #define MUTANTS 10000u
 #endif
 
-/* The attributes of an entry, and of one of its chunks. */
+/* Return the attributes of an entry, and of one of its chunks. */
 static struct value *entry(const struct copy *c, const char *key)
 {
 	return value_find_path(c->metadata, "state_dict_metadata", key, NULL)->obj->state;
@@ -42,13 +42,13 @@ static void set_int(struct value *of, const char *key, int64_t add)
 	value_find(of, key)->i += add;
 }
 
-/* Replace a string without touching others that share it. */
+/* Replace a string that others may share without changing them. */
 static void set_text(struct copy *c, struct value *of, const char *key, const char *text)
 {
 	value_put(&c->a, of, key, value_new_str(&c->a, text));
 }
 
-/* The call that a pickle would make when loaded. */
+/* Return a call for a pickle to make when loaded. */
 static struct value *call(struct copy *c, const char *module, const char *name)
 {
 	struct value *args = value_new(&c->a, VALUE_TUPLE);
@@ -69,7 +69,7 @@ static void lose_data(struct copy *c)
 
 static void grow_chunk(struct copy *c)
 {
-	/* A new list: the sizes of chunks are shared. */
+	/* Chunks share their sizes, so make a new list. */
 	struct value *sizes = value_new(&c->a, VALUE_TUPLE);
 
 	value_append(&c->a, sizes, value_new_int(&c->a, 17));
@@ -155,7 +155,7 @@ static void call_system(struct copy *c)
 	value_put(&c->a, c->metadata, "storage_meta", call(c, "os", "system"));
 }
 
-/* Change an element of the path of an entry. */
+/* Change an element of an entry's path. */
 static void move(struct copy *c, const char *key, size_t element, const char *text)
 {
 	value_find_path(c->metadata, "planner_data", key, NULL)->seq.v[element] =
@@ -192,7 +192,7 @@ static void double_parameter(struct copy *c)
 	move(c, "model.transformer.ln_f.bias", 1, "transformer.ln_f.weight");
 }
 
-/* A state that is a dict is saved as several entries. */
+/* Turn a state into a dict, which is saved as several entries. */
 static void nest_state(struct copy *c)
 {
 	value_append(&c->a,
@@ -201,20 +201,20 @@ static void nest_state(struct copy *c)
 		     value_new_str(&c->a, "inner"));
 }
 
-/* The first parameter of the group lacks a state that others have. */
+/* Remove a state of the group's first parameter that the others have. */
 static void lose_first_state(struct copy *c)
 {
 	move(c, "optim.state.transformer.wte.weight.exp_avg", 3, "other");
 }
 
-/* Two parameters have each other's state, of another shape. */
+/* Swap a state of two parameters with different shapes. */
 static void swap_states(struct copy *c)
 {
 	move(c, "optim.state.transformer.ln_f.bias.exp_avg", 2, "transformer.wpe.weight");
 	move(c, "optim.state.transformer.wpe.weight.exp_avg", 2, "transformer.ln_f.bias");
 }
 
-/* Give the steps another name, and a type whose values are unknown. */
+/* Give the steps another name and a type whose values are unknown. */
 static void odd_scalars(struct copy *c)
 {
 	const struct value_dict *d = value_find_pairs(c->metadata, "planner_data");
@@ -274,7 +274,7 @@ static void test_refused(void **state)
 		bytebuf_done(&files[i]);
 }
 
-/* Is the optimizer not read, for a reason that has these words? */
+/* Return whether the optimizer is not read, for a reason that contains these words. */
 static bool is_without(const struct copy *c, const char *words)
 {
 	struct checkpoint *open;
@@ -289,7 +289,7 @@ static bool is_without(const struct copy *c, const char *words)
 	return found;
 }
 
-/* An optimizer that ZeRO cannot have takes no weight away. */
+/* An optimizer that ZeRO cannot hold hides no weights. */
 static void test_optimizer_refused(void **state)
 {
 	static const struct {

@@ -9,7 +9,7 @@
 #include "tests/make/mkpt.h"
 #include "tests/unit/dcp/copy.h"
 
-/* A file that is written to is not read. */
+/* A file that was written to since the plan is not read. */
 static void test_changed(void **state)
 {
 	struct copy *c = *state;
@@ -84,7 +84,7 @@ static void test_steps_differ(void **state)
 	checkpoint_close(open);
 }
 
-/* The row of a state dict that has this name, or NULL. */
+/* Return the row with this name in a state dict, or NULL. */
 static const struct param *find_row(const struct checkpoint *c, const char *name)
 {
 	for (size_t i = 0; i < c->norder; i++)
@@ -105,7 +105,7 @@ static void test_tied(void **state)
 	checkpoint_close(c);
 }
 
-/* Add the file that makes it one of Megatron-LM's, with no key of a known optimizer. */
+/* Add common.pt, which marks a Megatron-LM checkpoint, without keys of a known optimizer. */
 static void add_common(const struct copy *c)
 {
 	char *path = copy_path(c->dir, "common.pt");
@@ -121,7 +121,7 @@ static void add_common(const struct copy *c)
 	free(path);
 }
 
-/* Rename an entry, wherever the metadata has its key. */
+/* Rename an entry's key everywhere in the metadata. */
 static void rename_key(const struct copy *c, const char *from, const char *to)
 {
 	static const char *const dicts[] = { "state_dict_metadata", "planner_data",
@@ -141,7 +141,7 @@ static void rename_key(const struct copy *c, const char *from, const char *to)
 	}
 }
 
-/* Buckets of Megatron's optimizer are refused by name, and are no weights. */
+/* Buckets of Megatron's optimizer are refused by name, and are not taken for weights. */
 static void test_unknown_optimizer(void **state)
 {
 	static const char bucket[] = "optimizer.distributed.buckets.0";

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Parameters that have states and are in none of the optimizer's groups, since stages of a
- * pipeline wrote theirs under one key. */
+/* Some parameters have states but are in no group, because pipeline stages wrote their groups under
+ * the same key. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,9 +20,9 @@
 /* Names are letters.  Each parameter of the model has a state unless it is a capital. */
 static const struct row {
 	const char *model;
-	const char *groups[GROUPS_MAX]; /* as they are recorded */
+	const char *groups[GROUPS_MAX]; /* param_groups as recorded */
 	const char *expected;
-	const char *note; /* a part of it, "" for none */
+	const char *note; /* expected part of the note, "" for none */
 } table[] = {
 	{ "abc", { "abc" }, "abc", "" },
 	{ "abc", { "cab" }, "cab", "" },
@@ -41,7 +41,7 @@ struct maker {
 	struct dcp_metadata m;
 };
 
-/* Add an entry with this path, and return it; a tensor of 3 elements if `v` is NULL. */
+/* Append an entry with this path; a tensor of 3 elements if `v` is NULL. */
 static void add(struct maker *k, struct value *v, const char *const *path, unsigned depth)
 {
 	struct dcp_entry *t = &k->m.entries[k->m.nentries++];

@@ -31,7 +31,7 @@ static const struct row {
 	{ "abAcA", { "abc" }, "013" },
 	{ "aArAr", { "aAA" }, "013" },
 	{ "aia", { "aa" }, "02" },
-	{ "abAa=", { "abA" }, "012" }, /* the last is too late for its place */
+	{ "abAa=", { "abA" }, "012" }, /* the last tensor comes too late to match */
 	{ "a=", { "a" }, "0" },
 	{ "ab=a", { "aba" }, "013" },
 	{ "abc", { "acb" }, "parameter 2 of the optimizer, which has no names: the model has none" },

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Checkpoints without ZeRO that are damaged in one place, or whose numbers cannot be matched with
- * parameters: either the checkpoint is refused, with a message that names the file and the cause,
- * or only its optimizer is, and weights are served.
+ * Damaged ZeRO-0 checkpoints, or ones whose numbers cannot be matched with parameters: the
+ * checkpoint is refused with a message that names the file and the cause, or only its optimizer is,
+ * and weights are served.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -36,7 +36,7 @@
 #define MUTANTS 9000u
 #endif
 
-#define FP32 "z0_groups2_dp2/global_step4" /* the embedding and a matrix; a vector */
+#define FP32 "z0_groups2_dp2/global_step4" /* parameters: the embedding and a matrix; a vector */
 #define FP16 "z0_fp16_groups2_dp2/global_step4"
 #define FUSED "z0_bf16_fused_groups2_dp2/global_step4"
 #define PIPELINE "pp2_dp2_z0_fp32/global_step4"
@@ -55,10 +55,10 @@
 
 static const struct damage {
 	const char *from;
-	/* Statements that change FIRST, or another file whose name comes before them; or the name of
-	 * a file that is missing. */
+	/* Statements that change FIRST or the file that they name first; or the name of a missing
+	 * file. */
 	const char *change;
-	int rc; /* SERVED: of views that need the optimizer; weights are served */
+	int rc; /* error of views that need the optimizer; SERVED: weights are still served */
 	const char *expect;
 } damages[] = {
 	{ FP32, "['optimizer'] = None", SERVED, "copy the optimizer shards of all ranks" },
@@ -133,7 +133,7 @@ static const struct damage {
 	  -EBADMSG, "model.layers.0.mlp.experts.w1: an expert has 64 dimensions" },
 };
 
-/* Make a directory with links to all files but the one that is changed or missing. */
+/* Make a directory that links to all files except the damaged one. */
 static char *damage(const struct damage *d)
 {
 	const char *const end = strstr(d->change, ".pt[");
@@ -197,7 +197,7 @@ static void append(void *ctx, const char *text)
 	bytebuf_add_format(ctx, "%s\n", text);
 }
 
-/* A warning about steps reads those that are Python's numbers, too. */
+/* The warning about steps also reads Python's numbers. */
 static void steps_may_be_numbers(void **state)
 {
 	static const struct damage steps[] = {
@@ -223,7 +223,7 @@ static void steps_may_be_numbers(void **state)
 	}
 }
 
-/* The other files are not opened to see that a directory has such a checkpoint. */
+/* Only the first model-states file is opened to detect the directory. */
 static void first_model_states_show_a_checkpoint(void **state)
 {
 	static const struct damage first[] = {
@@ -244,7 +244,7 @@ static void first_model_states_show_a_checkpoint(void **state)
 	}
 }
 
-/* A thousand groups are one, which has a thousand options. */
+/* Python shares one dict of a thousand options among a thousand groups. */
 static void memory_is_bounded_by_the_file(void **state)
 {
 	const struct damage none = { FP32, "['global_steps'] = 4", 0, "" };
@@ -278,7 +278,7 @@ static void memory_is_bounded_by_the_file(void **state)
 	mkckpt_free_dir(dir);
 }
 
-/* Two model states and six layers, of which one is open at a time. */
+/* Of two model states and six layer files one is open at a time. */
 static void layers_do_not_stay_open(void **state)
 {
 	const struct damage none = { PIPELINE, "none", 0, "" };
@@ -300,7 +300,7 @@ static void layers_do_not_stay_open(void **state)
 	mkckpt_free_dir(dir);
 }
 
-/* A number has no sign, even if sscanf takes one. */
+/* A rank has no sign, even if sscanf accepts one. */
 static void a_negative_rank_has_no_layer(void **state)
 {
 	static const char own[] = "layer_05-model_states.pt";
@@ -339,8 +339,8 @@ static void a_layer_has_one_file(void **state)
 	mkckpt_free_dir(dir);
 }
 
-/* Replace a value by another value, a number, another kind, or a value inside it; or leave out
- * its last entries. */
+/* Replace a value by another one, of the same or another kind, or by one inside it; or drop its
+ * last entries. */
 static void mutate_value(struct value *v, const struct mutate_nodes *all, uint64_t seed)
 {
 	static const struct value others[] = {
@@ -373,7 +373,7 @@ static void mutate_value(struct value *v, const struct mutate_nodes *all, uint64
 	}
 }
 
-/* Change a value or bytes of model states; false if the result cannot be written. */
+/* Change a value or bytes of model states; return false if the result cannot be written. */
 static bool write_mutant(const struct mkpt *m, struct value *root,
 			 const struct mutate_nodes *all, const char *to, uint64_t seed)
 {
@@ -402,7 +402,7 @@ static bool write_mutant(const struct mkpt *m, struct value *root,
 	return !rc;
 }
 
-/* Open a checkpoint, and read some of its trees. */
+/* Open a checkpoint and read some of its trees. */
 static int read_all(const char *dir, bool walk, struct errmsg *err)
 {
 	struct plan *p;
@@ -418,7 +418,7 @@ static int read_all(const char *dir, bool walk, struct errmsg *err)
 	return rc;
 }
 
-/* Buffers with further names, in the set that DeepSpeed saved up to 0.16, and results of
+/* Buffers under further names, in the set that DeepSpeed saved up to 0.16, and results of
  * get_extra_state() may have a parameter's shape, but are no parameters. */
 static void what_is_no_parameter_is_matched_with_none(void **state)
 {
@@ -442,8 +442,7 @@ static void what_is_no_parameter_is_matched_with_none(void **state)
 	}
 }
 
-/* Whatever is changed in model states, they are read or refused with a message that names
- * the directory. */
+/* Changed model states are read, or refused with a message that names the directory. */
 static void mutants_are_read_or_refused(void **state)
 {
 	static const char *const from[] = { FP32, FP16, FUSED };

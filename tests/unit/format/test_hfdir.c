@@ -63,7 +63,7 @@ static void put_tensors(const char *dir, const char *file, const char *names)
 	bytebuf_done(&text);
 }
 
-/* A file of torch.save with a dict of one tensor. */
+/* Write a torch.save file with a dict of one tensor. */
 static void put_torch(const char *dir, const char *file, const char *name)
 {
 	struct mkpt m = { 0 };
@@ -89,7 +89,7 @@ static void remove_file(const char *dir, const char *name)
 	assert_int_equal(unlink(path), 0);
 }
 
-/* The names of the directory's tensors, one after the other. */
+/* Check the concatenated names of the directory's tensors. */
 static void check_names(const char *dir, const char *names)
 {
 	struct errmsg err = { "" };
@@ -117,7 +117,7 @@ static void check_refused(const char *dir, int expect_rc, const char *file,
 			 expect, strerror(-expect_rc), err.text, strerror(-rc));
 }
 
-/* From the first choice to the last: each is used once the earlier ones are removed. */
+/* Remove the preferred files one by one: each time the next choice is used. */
 static void the_files_that_transformers_takes_are_taken(void **state)
 {
 	char *const dir = mkckpt_new_dir();
@@ -150,7 +150,7 @@ static void tensors_of_all_files_are_found_by_name(void **state)
 	struct errmsg err = { "" };
 	struct hfdir d;
 
-	put_tensors(dir, "m1", "zay"); /* y is in the file, but not in the index */
+	put_tensors(dir, "m1", "zay"); /* y is in the file but not in the index */
 	put_tensors(dir, "m2", "bx");
 	put_text(dir, "model.safetensors.index.json",
 		 "{'weight_map':{'z':'m1','b':'m2','a':'m1','x':'m2'}}");
@@ -244,7 +244,7 @@ static struct value *gaps(struct mkpt *m)
 	struct value *const v =
 		mkpt_flat(m, DTYPE_F32, 2, 4, false, (const float[4]){ 0 });
 
-	/* Every other element. */
+	/* Take every other element. */
 	v->obj->args->seq.v[3] = mkpt_tuple(m, 1, mkpt_int(m, 2));
 	return v;
 }
@@ -391,7 +391,7 @@ static void each_bad_file_is_refused(void **state)
 {
 	glob_t g;
 
-	realfiles_glob(&g, "tests/bad/*[ns].expect"); /* safetensors, json */
+	realfiles_glob(&g, "tests/bad/*[ns].expect"); /* names end in safetensors or json */
 	for (size_t i = 0; i < g.gl_pathc; i++)
 		check_file(g.gl_pathv[i]);
 	globfree(&g);

@@ -23,7 +23,7 @@
 #include "tests/support/context.h"
 #include "tests/support/unit.h"
 
-/* The bytes of the tensor under `key`, as a string. */
+/* Return the bytes of the tensor under `key` as a string. */
 static void tensor_text(const struct ptfile *pt, const char *key, char *out)
 {
 	struct errmsg err = { "" };
@@ -143,7 +143,7 @@ static void a_file_without_tensors_is_read(void **state)
 	bytebuf_done(&b);
 }
 
-/* Lengths that no tensor needs are checked, too. */
+/* Lengths of storages without tensors are checked, too. */
 static void storages_know_their_lengths(void **state)
 {
 	struct bytebuf b = legacy_make(NULL, 0);
@@ -185,7 +185,7 @@ static void a_class_with_its_source_is_the_class(void **state)
 	bytebuf_done(&b);
 }
 
-/* Written again, the storages are numbered. */
+/* Rewriting numbers the storages. */
 static void what_is_read_can_be_written(void **state)
 {
 	static const struct span first =
@@ -281,7 +281,7 @@ static void an_object_that_is_written_is_read(void **state)
 
 static char path[] = "/tmp/ucfs-legacy-XXXXXX";
 
-/* A string of `len` bytes in front of the good object's tensors. */
+/* Put a string of `len` bytes in front of the tensors. */
 static struct bytebuf make_long(uint32_t len)
 {
 	const uint8_t size[] = { (uint8_t)len, (uint8_t)(len >> 8),
@@ -317,7 +317,7 @@ static void check_long(uint32_t len)
 	bytebuf_done(&b);
 }
 
-/* Pickles that end around the places where the window grows. */
+/* The pickles end near the sizes at which the window grows. */
 static void long_pickles_are_read_whole(void **state)
 {
 	struct bytebuf short_one = legacy_make(NULL, 0);
@@ -330,8 +330,8 @@ static void long_pickles_are_read_whole(void **state)
 	check_long(5000000);
 }
 
-/* The elements of a storage are not read: nearly all of this file is a hole that would take long
- * to read. */
+/* The elements of a storage are not read: nearly all of this file is a hole that would take long to
+ * read. */
 static void storages_are_stepped_over(void **state)
 {
 	static const uint64_t numel = UINT64_C(1) << 33;

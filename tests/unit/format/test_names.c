@@ -54,7 +54,7 @@ static void names_tell_kind_and_ranks(void **state)
 		  0 },
 		{ "expp_rank_0_mp_rank_00_optim_states.pt", TAG_FILE_EXPERT_OPTIM,
 		  0, 0 },
-		/* none of them */
+		/* other files */
 		{ "", TAG_FILE_OTHER, 0, 0 },
 		{ "latest", TAG_FILE_OTHER, 0, 0 },
 		{ "mp_rank_00_model_states.pt.bak", TAG_FILE_OTHER, 0, 0 },
@@ -167,11 +167,11 @@ static void each_hole_in_the_grid_is_told(void **state)
 	}
 }
 
-/* The layer and expert of each file, in some order. */
+/* Files by layer and expert, in some order. */
 struct expert_case {
 	int rc;
 	unsigned files[6][2];
-	const char *expect; /* in the message */
+	const char *expect; /* expected in the message */
 };
 
 static void check_experts(const struct expert_case *x)
@@ -252,7 +252,7 @@ static void other_files_of_experts_are_refused(void **state)
 	}
 }
 
-/* Different names with the same meaning. */
+/* Different names can mean the same layer. */
 static void a_layer_is_there_once(void **state)
 {
 	static const struct {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How many requests opening a file takes, and finding its storages. */
+/* Number of requests for opening a file and finding its storages. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +13,7 @@
 #define STORAGES 6
 #define STORAGE_LEN (200u << 10)
 
-/* A file in memory that counts. */
+/* A file in memory that counts requests. */
 struct counted {
 	struct bytebuf bytes;
 	uint64_t offset[STORAGES];
@@ -36,7 +36,7 @@ static void counted_close(struct source *s)
 	(void)s;
 }
 
-/* A file of torch.save whose object is a text of `text` bytes. */
+/* Make a torch.save file whose object is a string of `text` bytes. */
 static void make_file(struct counted *c, uint32_t text)
 {
 	uint64_t len[STORAGES];
@@ -77,7 +77,7 @@ static void open_file(struct counted *c, struct ptfile *pt)
 		fail_msg("%s", err.text);
 }
 
-/* Both ends, and the part of the pickle that is not at the beginning. */
+/* Requests read both ends, and the part of the pickle beyond the first read. */
 static void three_requests_find_all_storages(void **state)
 {
 	static const struct {
@@ -108,7 +108,7 @@ static void three_requests_find_all_storages(void **state)
 	}
 }
 
-/* Bytes between two members: only the local header says where the first begins. */
+/* Extra bytes between members: only the local header says where the first one begins. */
 static void another_layout_is_read_from_headers(void **state)
 {
 	struct counted c;

@@ -47,7 +47,7 @@ static void lay_out(struct ptwrite *w, const char *prefix, size_t pickle_len,
 	assert_null(pickle.data);
 }
 
-/* {'a': 5 floats, 'b': 6 bf16, 'n': 3} saved as a.pt by torch 2.15. */
+/* torch 2.15 saved {'a': 5 floats, 'b': 6 bf16, 'n': 3} as a.pt. */
 static void small_file_has_torchs_offsets(void **state)
 {
 	static const uint64_t len[] = { 20, 12 };
@@ -63,7 +63,7 @@ static void small_file_has_torchs_offsets(void **state)
 	ptwrite_done(&w);
 }
 
-/* An 11 x 7 float tensor in universal files. */
+/* The universal file has an 11 x 7 float tensor. */
 static void universal_files_have_torchs_sizes(void **state)
 {
 	static const struct {
@@ -87,10 +87,10 @@ static void universal_files_have_torchs_sizes(void **state)
 struct expected {
 	uint64_t at;        /* end of the last record */
 	uint64_t directory; /* bytes of directory entries so far */
-	uint64_t data;      /* of the last record */
+	uint64_t data;      /* data offset of the last record */
 };
 
-/* One record as torch's writer pads it. */
+/* Add one record, padded as torch's writer pads it. */
 static void step(struct expected *e, const char *prefix, const char *name,
 		 uint64_t len)
 {
@@ -133,7 +133,7 @@ static void check_layout(const uint64_t *len, size_t n)
 	step(&e, prefix, ".data/serialization_id", 40);
 	assert_true(w.directory == e.at);
 	assert_true(w.size == e.at + e.directory + 56 + 20 + 22);
-	/* Literals and storages make up the file without gaps. */
+	/* Literals and storages fill the file without gaps. */
 	for (size_t i = 0; i <= n; i++) {
 		assert_true(ptwrite_literal_offset(&w, i) == at);
 		at += ptwrite_literal_len(&w, i);
@@ -153,7 +153,7 @@ static void layout_obeys_the_arithmetic(void **state)
 		{ { 0 }, 1 },
 		{ { 1 }, 1 },
 		{ { 64, 0, 63, 0, 65 }, 5 },
-		/* Sizes around the limits of 32 bits. */
+		/* Sizes near 2^32. */
 		{ { 0xfffffffe, 1 }, 2 },
 		{ { 0xffffffff, 1 }, 2 },
 		{ { 0x100000000, 1, 0, 7 }, 4 },
@@ -167,7 +167,7 @@ static void layout_obeys_the_arithmetic(void **state)
 
 	for (size_t i = 0; i < COUNT(cases); i++)
 		check_layout(cases[i].len, cases[i].n);
-	/* A header exactly at, before and after 2^32 - 1. */
+	/* The header starts before, at and after 2^32 - 1. */
 	for (uint64_t d = 0; d < 200; d++)
 		check_layout((const uint64_t[]){ 0xffffffff - 1000 + d * 4, 5 },
 			     2);
@@ -209,7 +209,7 @@ static void big_records_have_zip64_fields(void **state)
 	ptwrite_done(&w);
 }
 
-/* A sparse file, so that a reader can be asked where things lie. */
+/* A sparse file, in which a reader looks up offsets. */
 static void a_file_of_5_gib_can_be_read(void **state)
 {
 	static const uint64_t len[] = { 5 * GIB, 12, 0, GIB };
@@ -277,7 +277,7 @@ static void sizes_that_overflow_are_refused(void **state)
 		assert_int_equal(ptwrite_init(&w, "x", &pickle, lens[i], 2, &err),
 				 -EFBIG);
 		assert_string_equal(err.text, "x.pt: too large");
-		assert_non_null(pickle.data); /* still ours */
+		assert_non_null(pickle.data); /* the file still owns it */
 		bytebuf_done(&pickle);
 	}
 }
@@ -338,7 +338,7 @@ static struct span member(const struct ptfile *pt, const struct bytebuf *file,
 	return (struct span){ file->data + at, e->size };
 }
 
-/* The same records, laid out by our writer. */
+/* Lay out the same records with our writer. */
 static struct bytebuf write_again(const struct ptfile *pt,
 				  const struct bytebuf *file)
 {
@@ -372,8 +372,7 @@ static struct bytebuf write_again(const struct ptfile *pt,
 	return out;
 }
 
-/* 1 if torch 2.7 or later wrote the file, whose layout is the one that we
- * write. */
+/* Return 1 if torch 2.7 or later wrote the file, whose layout our writer must give. */
 static unsigned check_real_file(const char *path)
 {
 	struct bytebuf file = mkpt_load(path), again = { 0 };

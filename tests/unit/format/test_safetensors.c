@@ -17,8 +17,7 @@
 #include "ckpt/format/safetensors.h"
 #include "tests/support/unit.h"
 
-/* A file with this header, in which ' stands for ", and this many bytes of
- * data. */
+/* Build a file with this header, in which ' stands for ", and this much data. */
 static struct bytebuf file_of(const char *header, size_t data)
 {
 	struct bytebuf b = { 0 };
@@ -114,7 +113,7 @@ static void defects_of_headers_are_told(void **state)
 		int rc;
 		const char *expect;
 	} cases[] = {
-		/* the text */
+		/* malformed text */
 		{ "{", 0, -EBADMSG, "no valid JSON" },
 		{ "{}{}", 0, -EBADMSG, "no valid JSON" },
 		{ "{}\1", 0, -EBADMSG, "a control character" },
@@ -130,7 +129,7 @@ static void defects_of_headers_are_told(void **state)
 		{ "{'a\\ud800':{}}", 0, -EBADMSG, "no valid JSON" },
 		{ "{'a':[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]}", 0, -E2BIG,
 		  "nested too deeply" },
-		/* names */
+		/* invalid names */
 		{ T ",'t':{'dtype':'F32','shape':[2],'data_offsets':[8,16]}}",
 		  16, -EBADMSG, "t is there twice" },
 		{ T ",'\\u0074':{'dtype':'F32','shape':[2],"
@@ -145,7 +144,7 @@ static void defects_of_headers_are_told(void **state)
 		  "__metadata__ is not an object" },
 		{ "{'__metadata__':{'a':1}}", 0, -EBADMSG,
 		  "__metadata__: a is not a string" },
-		/* one tensor */
+		/* an invalid tensor */
 		{ "{'t':[]}", 0, -EBADMSG, "tensor t: is no object" },
 		{ "{'t':{}}", 0, -EBADMSG, "dtype is missing" },
 		{ OF("4", "[2]", "[0,8]"), 8, -EBADMSG, "dtype is missing" },
@@ -178,7 +177,7 @@ static void defects_of_headers_are_told(void **state)
 		  "do not fit dtype and shape" },
 		{ OF("'F64'", "[2]", "[0,8]"), 8, -EBADMSG,
 		  "do not fit dtype and shape" },
-		/* all of them */
+		/* tensors that contradict each other */
 		{ T ",'u':{'dtype':'F32','shape':[2],'data_offsets':[4,12]}}",
 		  12, -EBADMSG, "tensor u overlaps another" },
 		{ T ",'u':{'dtype':'F32','shape':[2],'data_offsets':[0,8]}}", 8,

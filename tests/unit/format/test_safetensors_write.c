@@ -74,8 +74,7 @@ static void tensors_go_by_type_and_then_by_name(void **state)
 	bytebuf_done(&out);
 }
 
-/* Read a header that is followed by `len` bytes of data, and compare with what was
- * written. */
+/* Read the header, followed by `len` bytes of data, and compare with the input. */
 static void check_read(struct bytebuf *out, size_t len, const struct stored *v, const size_t *order,
 		       size_t n)
 {
@@ -96,7 +95,7 @@ static void check_read(struct bytebuf *out, size_t len, const struct stored *v, 
 	safetensors_done(&s);
 }
 
-/* The library's order of types, which the reader accepts. */
+/* Tensors are sorted in the library's order of types, which the reader accepts. */
 static void types_have_the_librarys_order(void **state)
 {
 	static const enum dtype types[] = {

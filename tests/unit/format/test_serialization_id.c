@@ -28,7 +28,7 @@ static void constants_of_torch_are_met(void **state)
 		{ 0, UINT64_C(2908468677762923104) },
 		{ 1, UINT64_C(15728199511854643026) },
 		{ 2, UINT64_C(5611085236196705294) },
-		/* By libstdc++'s unordered_set. */
+		/* Computed by libstdc++'s unordered_set. */
 		{ 3000000, UINT64_C(2701897870042220202) },
 	};
 
@@ -40,7 +40,7 @@ static void constants_of_torch_are_met(void **state)
 	}
 }
 
-/* Read a small member; false if there is none. */
+/* Read a small member; return false if there is none. */
 static bool read_member(const struct ptfile *pt, const char *name, char *out,
 			size_t len)
 {
@@ -64,7 +64,7 @@ static size_t count_storages(const struct ptfile *pt)
 	return n;
 }
 
-/* Check one file against its own id; returns its number of storages. */
+/* Check a file against its own id; return its number of storages. */
 static size_t check_file(const char *path)
 {
 	struct errmsg err = { "" };
@@ -115,7 +115,7 @@ static void ids_of_real_files_are_met(void **state)
 		      most);
 }
 
-/* The table's growth: each number differs from the one before. */
+/* Sizes around the growth of the hash table: each differs from the previous one. */
 static void large_sets_are_hashed(void **state)
 {
 	uint64_t last = 0;

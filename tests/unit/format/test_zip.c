@@ -80,7 +80,7 @@ static void add_central(struct bytebuf *b, const struct member *m)
 	bytebuf_add_le16(b, m->flags);
 	bytebuf_add_le16(b, m->method);
 	bytebuf_add_le32(b, 0);
-	bytebuf_add_le32(b, 0x1234); /* crc: nobody checks it here */
+	bytebuf_add_le32(b, 0x1234); /* CRC, which the reader ignores */
 	bytebuf_add_le32(b, m->zip64 ? ones : (uint32_t)m->csize);
 	bytebuf_add_le32(b, m->zip64 ? ones : (uint32_t)m->size);
 	bytebuf_add_le16(b, (uint16_t)m->name_len);
@@ -140,8 +140,8 @@ static void finish(struct archive *a)
 	bytebuf_add(b, a->comment, strlen(a->comment));
 }
 
-/* zip_open on a heap copy of exactly the archive's length, so that ASan notices
- * reads beyond it. */
+/* Call zip_open on a heap copy of exactly the archive's length, so that ASan reports reads beyond
+ * it. */
 struct opened {
 	uint8_t *copy;
 	struct source src;
@@ -166,7 +166,7 @@ static void opened_done(struct opened *o)
 	free(o->copy);
 }
 
-/* The same with an archive, which is used up. */
+/* The same for an archive, which is freed. */
 static void open_archive(struct opened *o, struct archive *a)
 {
 	finish(a);
@@ -299,8 +299,7 @@ static void every_truncation_is_refused(void **state)
 	bytebuf_done(&a.b);
 }
 
-/* One bit at a time: an archive that still opens must not lead out of
- * itself. */
+/* Flip one bit at a time: an archive that still opens must not point outside itself. */
 static void no_flipped_bit_leads_outside(void **state)
 {
 	struct archive a = archive_new();
@@ -340,7 +339,7 @@ static void lying_members_are_refused(void **state)
 {
 	static const struct {
 		const char *says;
-		size_t field; /* of the second member */
+		size_t field; /* offset of a field in the second member's entry */
 		uint64_t value;
 		unsigned width;
 		bool zip64;
@@ -370,7 +369,7 @@ static void lying_members_are_refused(void **state)
 	}
 }
 
-/* Sizes that only overflow when they are added up. */
+/* Sizes that overflow only when they are added up. */
 static void huge_sizes_do_not_wrap(void **state)
 {
 	static const uint64_t sizes[] = { UINT64_MAX, UINT64_MAX - 38,
@@ -396,7 +395,7 @@ static void a_member_is_there_once(void **state)
 	check_refused(&a, -EBADMSG, "data.pkl is there twice");
 }
 
-/* Two entries, one local header: both would be the same bytes. */
+/* Two entries with one local header would return the same bytes. */
 static void members_do_not_share_bytes(void **state)
 {
 	struct archive a = two_members();
@@ -494,7 +493,7 @@ static void zip64_field_must_hold_what_is_asked_of_it(void **state)
 static void local_header_must_agree(void **state)
 {
 	static const struct {
-		size_t off; /* in the second member's local header */
+		size_t off; /* offset in the second member's local header */
 		uint8_t byte;
 		const char *says;
 	} cases[] = {
@@ -524,8 +523,8 @@ static void local_header_must_agree(void **state)
 	}
 }
 
-/* A member may not reach into the next one by way of its local extra field,
- * which the directory does not show. */
+/* A local extra field, which the directory does not show, must not extend a member into the next
+ * one. */
 static void local_extra_may_not_push_data_into_the_next(void **state)
 {
 	struct archive a = two_members();

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Readiness as systemd hears it: by path, and in the abstract name space. */
+/* Readiness notifications to systemd, by path and in the abstract namespace. */
 #include <errno.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -12,7 +12,7 @@
 #include "fs/log/notify.h"
 #include "tests/support/unit.h"
 
-/* A manager's socket at `name`, as NOTIFY_SOCKET has it. */
+/* Listen as the service manager at `name`, the value of NOTIFY_SOCKET. */
 static int listen_at(const char *name)
 {
 	struct sockaddr_un at = { .sun_family = AF_UNIX };

@@ -9,7 +9,7 @@
 #include "fs/ops/passthrough_files.h"
 #include "tests/support/unit.h"
 
-/* The kernel: */
+/* Stub of the kernel: */
 static bool refuses;
 static int begun, ended;
 
@@ -27,7 +27,7 @@ void passthrough_end(struct passthrough *p, int id)
 	ended++;
 }
 
-/* The library: returns a file with a descriptor, or this error. */
+/* Stub of the library: returns a file with a descriptor, or this error. */
 static int library_rc;
 
 int uckpt_file_descriptor(struct uckpt_file *f, int *fd, struct uckpt_error *err)

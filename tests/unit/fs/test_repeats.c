@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A log has one line for each cause and file, however often it comes. */
+/* The log has one line for each cause and file, however often it occurs. */
 #include <stdio.h>
 #include <string.h>
 #include <syslog.h>
@@ -89,7 +89,7 @@ static void each_cause_and_file_has_a_line(void **state)
 	}
 }
 
-/* More different lines than are remembered, again and again. */
+/* Log more different lines than are remembered, twice. */
 static void a_flood_of_causes_is_bounded(void **state)
 {
 	struct repeats r = { .print = print };
@@ -105,7 +105,7 @@ static void a_flood_of_causes_is_bounded(void **state)
 		lines++;
 	assert_int_equal(lines, REPEATS_MAX + 1);
 	assert_non_null(strstr(printed, "the rest is left out|0\n"));
-	/* Lines that no longer come make room. */
+	/* Lines that have stopped make room. */
 	forget(NULL);
 	repeats_add(&r, LOG_ERR, "later", 1000 + REPEATS_SECONDS);
 	assert_non_null(strstr(printed, "rank_0|9\n"));

@@ -30,12 +30,12 @@ static char top[PATH_MAX];
 /* A context, and the expected files. */
 struct side {
 	struct uckpt *u;
-	char *whole; /* its union */
+	char *whole; /* the side's union of roots */
 	char out[PATH_MAX + 16];
-	int out_rc;          /* of opening run/out */
-	const char *present; /* in the union, and on the server; and the server's key */
-	uint64_t limit;      /* of its cached blocks */
-	struct cache *cache; /* of a file that has only the byte `limit` / MIB */
+	int out_rc;          /* expected result of opening run/out */
+	const char *present; /* a file of the union and of the server; the server's key */
+	uint64_t limit;      /* limit of the cached blocks */
+	struct cache *cache; /* cache of a file filled with the byte `limit` / MIB */
 	int wrong;
 };
 

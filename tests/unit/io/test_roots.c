@@ -45,7 +45,7 @@ static int tear_down(void **state)
 
 static const struct {
 	const char *dirs[DIRS_MAX];
-	const char *name, *base; /* NULL: refused */
+	const char *name, *base; /* expected name; NULL: refused */
 	size_t n;
 	int rc;
 } cases[] = {
@@ -95,7 +95,7 @@ static void test_paths(void **state)
 	assert_string_equal(roots_below(test_context(), "{a,n1/run}/tag"), "/tag");
 	assert_string_equal(roots_below(test_context(), whole), "");
 	assert_string_equal(roots_base(test_context(), "{a,n1/run}/tag"), "tag");
-	/* No union has these names. */
+	/* These names denote no union. */
 	assert_int_equal(roots_count(test_context(), "{a,n1/run}x/tag"), 1);
 	assert_int_equal(roots_count(test_context(), "/{a,n1/run}"), 1);
 	free(whole);

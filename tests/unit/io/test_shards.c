@@ -117,7 +117,7 @@ static void expect(const struct fixture *f, const char *what, int rc, const stru
 		fail_msg("%s: expected \"%s\", got \"%s\" (%d)", what, says, err->text, rc);
 }
 
-/* Use the shard: its bytes, or the message `says`. */
+/* Use the shard; expect its bytes, or the message `says`. */
 static void expect_use(const struct fixture *f, const char *what, const char *says)
 {
 	struct errmsg err = { "" };
@@ -379,7 +379,7 @@ static void shards_make_room_for_shards(void **state)
 	tear_down_many(&m);
 }
 
-/* Shards in use are not closed under their users. */
+/* Shards in use stay open. */
 static void shards_in_use_stay_open(void **state)
 {
 	struct shard_map held;
@@ -394,7 +394,7 @@ static void shards_in_use_stay_open(void **state)
 	tear_down_many(&m);
 }
 
-/* KiB of the mapping at `p` that count as resident. */
+/* Return how many KiB of the mapping at `p` are resident. */
 static long resident(const void *p)
 {
 	FILE *f = fopen("/proc/self/smaps", "r");
@@ -415,7 +415,7 @@ static long resident(const void *p)
 	return kib;
 }
 
-/* In use or not; reading them again gives the same bytes. */
+/* Mappings are released whether or not in use; reading again gives the same bytes. */
 static void mappings_that_were_read_are_let_go(void **state)
 {
 	struct fixture f;
@@ -475,7 +475,7 @@ static void threads_share_shards(void **state)
 	tear_down_many(&m);
 }
 
-/* A store that was far, and seems to be near when the reader comes. */
+/* The store was slow, and seems fast when the reader arrives. */
 static void what_was_wanted_is_read_from_memory(void **state)
 {
 	struct fixture f;
@@ -511,7 +511,7 @@ static void what_was_wanted_is_lent(void **state)
 	assert_memory_equal(rest.p, "67", 2);
 	cache_unpin(&rest, true);
 	assert_true(shards_reads_ahead(f.c));
-	/* The block stays while it is lent. */
+	/* The block stays while it is pinned. */
 	assert_memory_equal(l.p, "2345", 4);
 	cache_unpin(&l, true);
 	assert_false(shards_reads_ahead(f.c));

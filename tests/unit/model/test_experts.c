@@ -31,7 +31,7 @@ static void native_prefixes_are_found_in_keys(void **state)
 	} cases[] = {
 		{ "moe.0" MARK "0.weight", 0, "moe.0" MARK },
 		{ "a.b" MARK "17.fc.bias", 17, "a.b" MARK },
-		/* experts with experts of their own: the inner ones count */
+		/* experts inside experts: the inner ones count */
 		{ "a" MARK "3.b" MARK "2.w", 2, "a" MARK "3.b" MARK },
 		{ "a" MARK "3.b" MARK "2.w", 3, NULL },
 		{ "moe.0" MARK "1.weight", 0, NULL },
@@ -61,8 +61,8 @@ static void names_are_taken_apart_and_made(void **state)
 		const struct expert_layer *layer;
 		const char *name;
 		unsigned expert;
-		const char *rest; /* NULL: not of the layer */
-		const char *key;  /* of expert 5 */
+		const char *rest; /* expected rest; NULL: not of the layer */
+		const char *key;  /* expected key of expert 5 */
 	} cases[] = {
 		{ &native, "m" MARK "0.weight", 0, ".weight", "m" MARK "5.weight" },
 		{ &native, "m" MARK "12.a.b", 12, ".a.b", "m" MARK "5.a.b" },
@@ -185,7 +185,7 @@ static void set_shape(struct mkckpt_param *p, unsigned ndim, uint64_t a, uint64_
 	memcpy(p->shape, shape, sizeof(shape));
 }
 
-/* All experts of a native layer are alike. */
+/* Add a native layer, all of whose experts are alike. */
 static void add_native(struct mixture *x, const struct mkckpt_layer *l, unsigned group)
 {
 	const unsigned rows = 1 + below(x, 7), cols = 1 + below(x, 5);

@@ -33,8 +33,8 @@ struct example {
 	unsigned dim;
 	const char *slices;
 	const char *spec, *widths;
-	const char *shape;    /* of the output */
-	const char *elements; /* of the output */
+	const char *shape;    /* expected shape of the output */
+	const char *elements; /* expected elements of the output */
 	uint64_t rows;
 };
 
@@ -289,13 +289,12 @@ static void examples_are_laid_out_as_worked_out(void **state)
 			fail_msg("%s: %llu rows", x->what,
 				 (unsigned long long)g.rows);
 		geometry_done(&g);
-		geometry_done(&g); /* also when it is incomplete */
+		geometry_done(&g); /* also valid for an incomplete one */
 		mkpt_done(&m);
 	}
 }
 
-/* Pieces that several ranks hold are read from each holder in turn; a piece
- * with fewer holders, from its first. */
+/* Pieces with several replicas are read from each in turn; a piece with fewer, from its first. */
 static void copies_are_read_from_any_holder(void **state)
 {
 	static const char *const elements[] = { "2:0-1 0:2", "0:0-1 0:2",

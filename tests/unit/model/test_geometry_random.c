@@ -16,7 +16,7 @@
 
 static uint64_t seed;
 
-/* A random number below `n`. */
+/* Return a random number below `n`. */
 static uint64_t below(uint64_t n)
 {
 	return splitmix64_next(&seed) % n;
@@ -31,7 +31,7 @@ static uint64_t numel_of(const uint64_t *shape, unsigned ndim)
 	return n;
 }
 
-/* Row-major index of element `x` of a tensor, and back. */
+/* Convert the row-major index of an element to coordinates, and back. */
 static void unravel(uint64_t x, const uint64_t *shape, unsigned ndim, uint64_t *index)
 {
 	while (ndim-- > 0) {
@@ -49,9 +49,9 @@ static uint64_t ravel(const uint64_t *index, const uint64_t *shape, unsigned ndi
 	return x;
 }
 
-/* Parts along a dimension, each made of the ranks' shares widths[j][t]. One
- * part is a concatenation; two parts that halve each slice (the first the
- * larger one) are two sub-parameters. */
+/* Parts along a dimension, each made of the ranks' shares widths[j][t]. One part is a
+ * concatenation; two parts that halve each slice (the first the larger one) are two
+ * sub-parameters. */
 struct parts {
 	uint64_t shape[SLICES_DIMS_MAX];
 	unsigned ndim, dim;
@@ -79,7 +79,7 @@ static void make_parts(struct parts *p, enum merge_rule rule)
 		}
 }
 
-/* The slice and the element in it that hold element `x` of the whole. */
+/* Return the slice and the element in it that hold element `x` of the whole. */
 static struct element find_part(const struct parts *p, const struct slices *l, uint64_t x)
 {
 	uint64_t index[SLICES_DIMS_MAX], own[SLICES_RANKS_MAX] = { 0 };
@@ -353,7 +353,7 @@ static void affine_maps_agree_with_the_definition(void **state)
 	seed = 2;
 	for (int i = 0; i < 5000; i++)
 		repeated += check_boxes() > 1;
-	/* Both forms occurred. */
+	/* Both forms must have occurred. */
 	assert_true(repeated >= 100 && repeated <= 4900);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Pattern lists: matched as Python's re.match does, in the converter's order,
- * and bounded whatever they say.
+ * Pattern lists match as Python's re.match does, in the converter's order, and within bounds for
+ * any pattern.
  */
 #include <errno.h>
 #include <stdbool.h>
@@ -40,7 +40,7 @@ static void lists_decide_in_the_converters_order(void **state)
 		{ { { REPLICATED, { ".*bias$" } } }, "h.0.bias.x", MERGE_CAT, 0 },
 		{ { { REPLICATED, { "a|b.c" } } }, "xb.c", MERGE_CAT, 0 },
 		{ { { REPLICATED, { "a|b.c" } } }, "b.cd", MERGE_REPLICATED, 0 },
-		/* What Megatron writes. */
+		/* The patterns that Megatron writes. */
 		{ { { ROW,
 		      { "transformer.layers.\\d+.self_attention.dense.weight",
 			"transformer.layers.\\d+.mlp.dense_4h_to_h.weight" } } },
@@ -99,7 +99,7 @@ static void without_lists_everything_is_concatenated(void **state)
 static void vocabularies_are_cut_to_their_size(void **state)
 {
 	static const int64_t sizes[] = { 90, 128, 0, INT64_MAX };
-	/* The vocabulary list applies besides the rule. */
+	/* The vocabulary list applies in addition to the rule. */
 	static const struct {
 		struct entry lists[2];
 		enum merge_rule rule;

@@ -16,7 +16,7 @@
 	"{'patterns': [" patterns "], 'shape': ((8, 2, 2), 6)," \
 	" 'partition_dim': 0}"
 
-/* Info with sub-parameters of these patterns, and a second entry for "q". */
+/* Return info with sub-parameters of these patterns, and a second entry for "q". */
 #define SUB_PARAMS_INFO(patterns) "{'" SUB "': [" SUB_PARAMS(patterns) ", " SUB_PARAMS("'q'") "]}"
 
 static void sub_params_bring_their_dict(void **state)
@@ -31,8 +31,7 @@ static void sub_params_bring_their_dict(void **state)
 	for (size_t i = 0; i < COUNT(names); i++) {
 		const struct value_seq *shape;
 
-		/* The first matching entry counts, although "q" matches,
-		 * too. */
+		/* The first matching entry wins, although "q" matches, too. */
 		assert_int_equal(merge_rules_match(r, names[i], &out, NULL), 0);
 		assert_int_equal(out.rule, MERGE_SUB_PARAMS);
 		assert_non_null(out.spec);
@@ -234,7 +233,7 @@ static void what_its_author_rules_out_is_refused(void **state)
 	struct merge_rules *r = NULL;
 	struct errmsg err = { "" };
 
-	merge_rules_free(rules_new(info)); /* empty: nothing is refused */
+	merge_rules_free(rules_new(info)); /* with an empty list nothing is refused */
 	literal_change(&m, info,
 		       "['autotp_unsupported_parameter_patterns']['^qkv\\.w$'] = 'interleaved'");
 	assert_int_equal(merge_rules_new(info, "f", &r, &err), -ENOTSUP);

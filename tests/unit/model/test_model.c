@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The model of a checkpoint of several model-parallel ranks. test_property.c
- * shows that tensors come back whole. */
+/* The model of a checkpoint of several model-parallel ranks. test_property.c compares its tensors
+ * with the originals. */
 #include <errno.h>
 #include <limits.h>
 #include <stdbool.h>
@@ -29,7 +29,7 @@ static int load(const char *dir, struct model *m, struct errmsg *err)
 	return rc;
 }
 
-/* One 4 x 6 matrix of `rule` on each rank. */
+/* Make one 4 x 6 matrix of `rule` on each rank. */
 static void make_small(struct world *w, enum merge_rule rule, unsigned tp, unsigned pp)
 {
 	*w = (struct world){ .tp = tp,
@@ -57,17 +57,17 @@ static void touch_layer(const char *dir, unsigned layer, unsigned slice)
 	mkpt_save(path, "", 0);
 }
 
-/* Before degrees were recorded, the layers' files give them. */
+/* Checkpoints that do not record degrees have them in their layer files. */
 static void degrees_are_found(void **state)
 {
 	static const struct {
-		unsigned tp, pp; /* recorded */
-		unsigned layers; /* files of layers 1 and 2 */
+		unsigned tp, pp; /* recorded degrees */
+		unsigned layers; /* number of files of layers 1 and 2 */
 		unsigned want_tp, want_pp;
 		int rc;
 	} cases[] = {
 		{ 2, 2, 0, 2, 2, 0 },        { 4, 1, 0, 4, 1, 0 },
-		{ 2, 2, 4, 2, 2, 0 }, /* the recorded degree counts */
+		{ 2, 2, 4, 2, 2, 0 }, /* the recorded degree wins */
 		{ 0, 0, 0, 4, 1, 0 },        { 0, 0, 2, 2, 2, 0 },
 		{ 0, 0, 4, 4, 1, 0 },        { 1, 3, 2, 2, 2, 0 },
 		{ 0, 0, 3, 0, 0, -EBADMSG },
@@ -100,11 +100,11 @@ static void degrees_are_found(void **state)
 	}
 }
 
-/* With DeepSpeed's mpu of Ulysses, tp_degree is the number of sequence-parallel ranks. */
+/* With DeepSpeed's Ulysses mpu, tp_degree is the number of sequence-parallel ranks. */
 static void sequence_parallel_ranks_have_no_files(void **state)
 {
 	static const struct {
-		unsigned tp, mp; /* recorded */
+		unsigned tp, mp; /* recorded degrees */
 		int rc;
 	} cases[] = {
 		{ 2, 1, 0 },
@@ -198,13 +198,12 @@ static void parameters_know_their_slices(void **state)
 	mkckpt_free_dir(dir);
 }
 
-/* A parameter of two stages belongs to the first stage, whether the list of
- * pipeline replicas names it or not. As in the converter, later stages are not
- * searched for a listed one. */
+/* The first of two stages owns a parameter, whether the list of pipeline replicas names it or not.
+ * Like the converter, the model does not search later stages for a listed one. */
 static void later_stages_do_not_count_if_listed(void **state)
 {
 	static const struct {
-		unsigned stage; /* the last one has it, too */
+		unsigned stage; /* another stage that has it */
 		bool listed, there;
 	} cases[] = {
 		{ 0, true, true },
@@ -223,7 +222,7 @@ static void later_stages_do_not_count_if_listed(void **state)
 		make_small(&w, MERGE_REPLICATED, 2, 2);
 		w.v[0].stage = cases[i].stage;
 		w.v[0].listed = cases[i].listed;
-		/* No stage is empty then. */
+		/* Make no stage empty. */
 		w.v[1] = w.v[0];
 		w.v[1].stage = 0;
 		strcpy(w.v[1].name, "other");

@@ -16,7 +16,7 @@
 
 static char *dir; /* shared by all tests */
 
-/* Read `json` as a file of rules. */
+/* Read the rules file `json`. */
 static int read_json(struct user_rules *u, const char *json, struct errmsg *err)
 {
 	char path[4096];
@@ -26,7 +26,7 @@ static int read_json(struct user_rules *u, const char *json, struct errmsg *err)
 	return user_rules_read(u, path, err);
 }
 
-/* The rule of `name`, by the user's rules before a checkpoint's lists. */
+/* Match `name`, with the user's rules before a checkpoint's lists. */
 static struct merge match(const struct user_rules *u, const struct entry *lists, size_t n,
 			  const char *name, const char **unused)
 {
@@ -44,7 +44,7 @@ static struct merge match(const struct user_rules *u, const struct entry *lists,
 	snprintf(text, sizeof(text), "%s", merge_rules_next_unused(r, &pos) ?: "");
 	if (unused)
 		*unused = text;
-	out.spec = NULL; /* ends with the rules */
+	out.spec = NULL; /* freed with the rules */
 	out.widths = NULL;
 	merge_rules_free(r);
 	mkpt_done(&m);

@@ -13,14 +13,14 @@
 #include "ckpt/format/cast.h"
 #include "tests/make/mkpt.h"
 
-/* In the order of their names. */
+/* Files in the order of their names. */
 enum { ROOT, DIRECTORY, COPY, EMPTY, MASTER, TEXT, WEIGHTS };
 
 static const char *const names[PACKED_FILES] = { "",       "dir",    "dir/copy",
 						 "empty",  "master", "text",
 						 "weights" };
 
-/* Bytes before the floats of a file, and after them. */
+/* Bytes before and after the floats of a file. */
 #define HEAD 37
 #define TAIL 11
 
@@ -55,7 +55,7 @@ static void add_region(struct pack_input *in, struct pack_region r)
 	in->regions[in->nregions++] = r;
 }
 
-/* HEAD bytes, `len` bytes of `r`, TAIL bytes. */
+/* Add regions: HEAD bytes, `len` bytes of `r`, TAIL bytes. */
 static void add_regions(struct pack_input *in, uint64_t len,
 			struct pack_region r)
 {
@@ -118,7 +118,7 @@ static void make_inputs(struct packed *p, size_t n)
 	add_region(&p->in[TEXT], (struct pack_region){ .len = n });
 	p->in[ROOT].mode = S_IFDIR | 0700;
 	p->in[DIRECTORY].mode = S_IFDIR | 01750;
-	p->in[TEXT].mode |= 06000; /* not restored */
+	p->in[TEXT].mode |= 06000; /* unpacking does not restore setuid and setgid */
 	p->in[DIRECTORY].mtime_s = -5; /* before 1970 */
 	for (int i = 0; i < PACKED_FILES; i++) {
 		p->in[i].path = (char *)names[i];

@@ -17,14 +17,14 @@
 
 struct packed {
 	struct pack_input in[PACKED_FILES];
-	uint8_t *bytes[PACKED_FILES]; /* of each file */
+	uint8_t *bytes[PACKED_FILES]; /* expected content of each file */
 };
 
-/* Make the files and the pack, with this many threads. */
+/* Make the files and the pack, with `threads` threads. */
 void packed_make(struct packed *p, bool large, unsigned threads);
 void packed_done(struct packed *p);
 
-/* The pack's own bytes. */
+/* Read the pack file. */
 uint8_t *packed_load(size_t *size);
 
 #endif

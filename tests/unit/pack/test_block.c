@@ -22,7 +22,7 @@ static uint32_t draw(void)
 
 enum content { RANDOM, ZEROS, NORMAL, TEXT, CONTENTS };
 
-/* NORMAL: sums of uniform numbers, as weights are distributed. */
+/* NORMAL: sums of uniform numbers, distributed like weights. */
 static void fill(enum content c, enum block_type type, uint8_t *to, size_t len)
 {
 	const unsigned width = block_width(type);
@@ -88,7 +88,7 @@ static void all_blocks_come_back(void **unused)
 	free(in);
 }
 
-/* At most as much as ../bench/RESULTS.md promises of trained states. */
+/* Trained states are compressed at least as well as ../bench/RESULTS.md promises. */
 static void floats_are_smaller(void **unused)
 {
 	static const struct {
@@ -128,7 +128,7 @@ static void the_layout_is_the_documented_one(void **unused)
 	assert_memory_equal(out, planes, sizeof(out));
 }
 
-/* Random changes of a block: the right bytes, or an error. */
+/* A randomly changed block gives the right bytes, or an error. */
 static void damaged_blocks_are_refused(void **unused)
 {
 	const size_t len = 40000;
@@ -143,7 +143,7 @@ static void damaged_blocks_are_refused(void **unused)
 	n = block_encode(BLOCK_F32, in, len, stored);
 	back[len] = GUARD;
 	for (int i = 0; i < 20000; i++) {
-		/* Every bit of the headers; then some. */
+		/* every bit of the headers, then random ones */
 		const size_t bit = i < 1024 ? (size_t)i : draw() % (8 * n);
 
 		stored[bit / 8] ^= (uint8_t)(1 << bit % 8);
@@ -164,7 +164,7 @@ static void damaged_blocks_are_refused(void **unused)
 	free(stored);
 }
 
-/* A frame that decodes to more than the block has, whether it says so or not. */
+/* A frame decodes to more bytes than the block has, whether or not it declares them. */
 static void bombs_are_refused(void **unused)
 {
 	const size_t large = (size_t)64 << 20, room = ZSTD_compressBound(large);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A pack leaves out the weights that follow from the masters.  Real checkpoints, file by file;
- * every reference is followed, and leads to the weights' bytes.
+ * A pack leaves out weights that can be derived from the masters.  For each file of real
+ * checkpoints, every reference leads to the weights' bytes.
  */
 #include "tests/support/context.h"
 #include "tests/support/realfiles.h"
@@ -17,9 +17,9 @@
 
 static const struct {
 	const char *tag, *file;
-	uint64_t derived, stored; /* bytes of its floats */
+	uint64_t derived, stored; /* expected bytes of the file's floats */
 } cases[] = {
-	/* One file with all weights, in the model's type. */
+	/* One file holds all weights, in the model's type. */
 	{ "z1_fp32_dp2", "mp_rank_00_", 1944, 8 /* a buffer */ },
 	{ "z1_bf16_dp2", "mp_rank_00_", 972, 4 },
 	{ "z1_fp16_dp2", "mp_rank_00_", 972, 4 },
@@ -29,13 +29,13 @@ static const struct {
 	/* Masters that are not float32, and a checkpoint without masters. */
 	{ "z2_bf16_master_bf16_dp2", "mp_rank_00_", 0, 976 },
 	{ "moe_ep2_dp2_z0", "layer_0_expert_3_", 0, 168 },
-	/* Stage 3 has weights in the masters alone. */
+	/* Stage 3 has weights only in the masters. */
 	{ "z3_bf16_dp2", "zero_pp_rank_1_", 0, 0 },
-	/* A pipeline's layers. */
+	/* Layers of a pipeline. */
 	{ "pp2_dp2_z1_bf16", "layer_00-", 132, 0 },
 	{ "pp2_dp2_z1_bf16", "layer_03-", 284, 0 },
 	{ "pp2_tp2_dp2_z1_bf16", "layer_03-model_01-", 140, 0 },
-	/* Experts, each in a file: on one rank or another, of several layers. */
+	/* Experts, each in a file: on any rank, of several layers. */
 	{ "moe_ep1_dp2_z2_bf16", "layer_0_expert_1_", 84, 0 },
 	{ "moe_ep2_dp2_z1", "layer_0_expert_0_", 168, 0 },
 	{ "moe_ep2_dp2_z1", "layer_0_expert_3_", 168, 0 },
@@ -43,7 +43,7 @@ static const struct {
 	{ "moe_ep2_dp4_z2_bf16", "layer_0_expert_2_", 84, 0 },
 	{ "moe_ep2_dp4_z2_data_first", "layer_0_expert_2_", 168, 0 },
 	{ "moe2_ep2_dp4_z1_bf16", "layer_1_expert_3_", 84, 0 },
-	/* AutoEP's, which are parts of one parameter. */
+	/* AutoEP's experts, which are parts of one parameter. */
 	{ "autoep2_dp2_z1", "layer_0_expert_0_", 360, 0 },
 	{ "autoep2_dp2_z1", "layer_0_expert_3_", 360, 0 },
 	{ "autoep2_dp4_z2_bf16", "layer_0_expert_1_", 180, 0 },
@@ -64,7 +64,7 @@ static uint8_t *bytes_of(const struct pack_input *in, uint64_t off, size_t len)
 	return bytes;
 }
 
-/* Does the source of a region lead to the region's bytes? */
+/* Return whether the source of a region leads to the region's bytes. */
 static void follow(const struct pack_inputs *x, const struct pack_input *in,
 		   const struct pack_region *r)
 {
@@ -102,7 +102,7 @@ static void check_file(const struct pack_inputs *x, const struct pack_input *in,
 	assert_int_equal(stored, 0);
 }
 
-/* The directory of a case's last tag. */
+/* Return the directory of a case's last tag. */
 static char *tag_of(const char *name)
 {
 	glob_t found;
@@ -156,7 +156,7 @@ static void nothing_refers(const char *dir, uint64_t least)
 	pack_inputs_done(&x);
 }
 
-/* Small tensors are not worth an extent; a directory that is no tag is packed unchanged. */
+/* Small tensors stay as they are, and so do directories that are no tags. */
 static void others_are_left_alone(void **state)
 {
 	char *const tag = tag_of("moe_ep2_dp2_z1");

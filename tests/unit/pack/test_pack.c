@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Packed files are read back, whole and in parts, by one thread and by several, within the
- * cache's limit, and unpacked unchanged. */
+/* Packed files read back whole and in parts, by one thread and by several, within the cache's
+ * limit, and unpack unchanged. */
 #include "tests/support/context.h"
 #include "tests/support/unit.h"
 
@@ -100,7 +100,7 @@ static void what_follows_is_left_out(void **state)
 					  : &others) += e->stored;
 		}
 	assert_true(masters > 4 << 20);
-	/* The blocks that differ. */
+	/* Count the blocks that differ. */
 	assert_true(others >= 2 * BLOCK_SIZE && others <= 5 * BLOCK_SIZE);
 	pack_close(p);
 	packed_done(&large);
@@ -114,7 +114,7 @@ static void threads_make_no_difference(void **state)
 	for (unsigned i = 0; i < 2; i++) {
 		packed_make(&large, true, 1 + 3 * i);
 		v[i] = packed_load(&n[i]);
-		/* Times of the files differ: they are in the index. */
+		/* The index records mtimes, which differ. */
 		n[i] = 0;
 		memcpy(&n[i], v[i] + 24, 8);
 		packed_done(&large);
@@ -222,7 +222,7 @@ static void everything_is_extracted(void **state)
 		}
 		free(bytes);
 	}
-	/* Nothing is written over. */
+	/* Extraction overwrites nothing. */
 	assert_int_equal(pack_extract(p, dir, &o, &err), -EEXIST);
 	close(dir);
 	pack_close(p);
@@ -273,11 +273,11 @@ static void a_file_that_changed_is_not_packed(void **state)
 	packed_done(&small);
 }
 
-/* A source without a file, like that of a far store. */
+/* A source without a file, like a remote store. */
 struct ranges {
 	const uint8_t *bytes;
-	_Atomic uint64_t read; /* bytes, so far */
-	unsigned delay;        /* of a read, in microseconds */
+	_Atomic uint64_t read; /* bytes read so far */
+	unsigned delay;        /* delay of a read, in microseconds */
 	bool broken;
 };
 
@@ -306,7 +306,7 @@ struct far_pack {
 	struct ranges ranges;
 	uint8_t *bytes;
 	struct pack *p;
-	uint32_t master; /* the file of this name */
+	uint32_t master; /* index of the file with this name */
 };
 
 static void far_open(struct far_pack *f, unsigned delay)
@@ -343,7 +343,7 @@ static void ranges_of_any_source_do(void **state)
 
 	far_open(&f, 0);
 	read_matches(f.p, &large, f.master, 100000, 3000001, buf);
-	/* Index, a table, and three blocks of some hundred. */
+	/* The index, a table and three of some hundred blocks. */
 	assert_true(f.ranges.read < 300000);
 	f.ranges.broken = true;
 	assert_int_equal(pack_read(f.p, f.master, buf, 100000, 7000001, &err),
@@ -353,7 +353,7 @@ static void ranges_of_any_source_do(void **state)
 	free(buf);
 }
 
-/* No multiple of a block, so pieces meet inside of blocks. */
+/* Not a multiple of a block, so pieces meet inside blocks. */
 #define PIECE 300001
 
 static int read_piece(void *ctx, size_t i, struct errmsg *err)
@@ -393,7 +393,7 @@ static void readers_that_meet_in_a_block_fetch_it_once(void **state)
 		stored += e[i].stored;
 	before = f.ranges.read;
 	assert_int_equal(read_pieces(&f), 0);
-	/* Beside the blocks there are tables. */
+	/* Tables are read as well as blocks. */
 	assert_true(f.ranges.read - before >= stored && f.ranges.read - before <= stored + stored / 50);
 	far_close(&f);
 }

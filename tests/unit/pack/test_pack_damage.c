@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Damaged bytes are never served: every bit of a pack is flipped, the pack is cut at every length,
- * and false indices are refused although their checksums are right.
+ * and wrong indices with correct checksums are refused.
  */
 #include "tests/support/context.h"
 #include "tests/support/unit.h"
@@ -52,7 +52,7 @@ static int open_bytes(size_t n, struct pack **p, struct errmsg *err)
 	return pack_open_source(test_context(), &src, p, err);
 }
 
-/* Read everything, and return the number of refused files.  The others must be right. */
+/* Read everything, and return the number of refused files; the others must be right. */
 static unsigned read_all(struct pack *p)
 {
 	unsigned refused = 0;
@@ -86,7 +86,7 @@ static void turned_bits_are_found(void **state)
 	const unsigned step = 5;
 #endif
 
-	/* Blocks have more bits than there is time for. */
+	/* Flipping every bit of the blocks would take too long. */
 	for (size_t bit = 0; bit < 8 * size;
 	     bit += bit / 8 >= 56 && bit / 8 < index_at ? step : 1) {
 		struct errmsg err = { "" };
@@ -103,7 +103,7 @@ static void turned_bits_are_found(void **state)
 		}
 		bytes[bit / 8] ^= (uint8_t)(1 << bit % 8);
 	}
-	/* Some bits of zstd frames have no meaning; changing them leaves the content right. */
+	/* Some bits of zstd frames have no meaning; flipping them changes nothing. */
 	assert_true(harmless < 40);
 }
 
@@ -132,7 +132,7 @@ static void no_pack_is_none(void **state)
 #define ENTRY(i) (24 + 64 * (i))
 #define EXTENT(i) (24 + 64 * PACKED_FILES + 48 * (i))
 
-/* Bring the checksums in order. */
+/* Recompute the checksums. */
 static void seal(uint8_t *v, size_t n)
 {
 	put_le64(v + 40, XXH3_64bits(v + index_at, n - index_at));
@@ -141,7 +141,7 @@ static void seal(uint8_t *v, size_t n)
 
 static void lies_are_refused(void **state)
 {
-	/* A field of the index, and its false value.  Extents: of dir/copy 0 bytes, 1 copy, 2
+	/* A field of the index and its wrong value.  Extents: of dir/copy 0 bytes, 1 copy, 2
 	 * stored, 3 ... */
 	static const struct {
 		size_t at;
@@ -206,7 +206,7 @@ static void lies_are_refused(void **state)
 	}
 }
 
-/* Names that lead elsewhere, with the lengths of the original names. */
+/* Names that lead elsewhere, as long as the original names. */
 static void names_stay_below(void **state)
 {
 	static const struct {
@@ -240,13 +240,13 @@ static void names_stay_below(void **state)
 	}
 }
 
-/* A pack of any size: its written parts, and holes elsewhere. */
+/* A pack of any size: parts that are written, and holes between them. */
 struct holes {
 	struct source src;
-	struct bytebuf head; /* at 0 */
-	struct bytebuf end;  /* at end_at */
+	struct bytebuf head; /* bytes at offset 0 */
+	struct bytebuf end;  /* bytes at end_at */
 	uint64_t end_at;
-	uint64_t read; /* bytes, so far */
+	uint64_t read; /* bytes read so far */
 };
 
 static int holes_read(const struct source *s, void *buf, size_t len, uint64_t off,
@@ -279,7 +279,7 @@ static void holes_done(struct holes *h)
 	bytebuf_done(&h->end);
 }
 
-/* A pack of `size` bytes whose index is the last `index_size`: `index` and holes. */
+/* Make a pack of `size` bytes that ends with an index of `index_size`: `index`, then holes. */
 static void holes_init(struct holes *h, uint64_t pack_size, uint64_t index_size,
 		       const struct pack_index *index)
 {
@@ -305,7 +305,7 @@ static void holes_init(struct holes *h, uint64_t pack_size, uint64_t index_size,
 
 static void an_index_of_holes_takes_no_memory(void **state)
 {
-	/* As many records as the format allows, in an index of that size. */
+	/* As many records as the format allows in an index of that size. */
 	static const struct {
 		uint64_t entries, extents, names;
 		const char *why;
@@ -338,7 +338,7 @@ static void an_index_of_holes_takes_no_memory(void **state)
 	}
 }
 
-/* A file of one stored extent of `len` bytes, and one of `n` copies of all of it. */
+/* Open a file of one stored extent of `len` bytes, and one of `n` copies of it. */
 static int open_copies(struct holes *h, uint64_t len, uint32_t n, struct pack **p,
 		       struct errmsg *err)
 {
@@ -396,7 +396,7 @@ static void copies_of_too_much_are_refused(void **state)
 			 0);
 	pack_close(p);
 	holes_done(&h);
-	/* 256 GiB from 64 MiB. */
+	/* 64 MiB would expand to 256 GiB. */
 	assert_int_equal(open_copies(&h, 64 << 20, 4096, &p, &err), -E2BIG);
 	assert_string_equal(err.text, "pack: claims copies of 274877906944 bytes,"
 				      " but stores only 67108864 to copy");
@@ -416,7 +416,7 @@ static void another_version_is_named(void **state)
 	bytes[8] = 2;
 }
 
-/* A right block in a file whose hash is wrong. */
+/* Right blocks, but the hash of the file is wrong. */
 static void extraction_compares_files(void **state)
 {
 	const struct pack_work o = { .name = "pack", .width = 2 };

@@ -6,7 +6,7 @@
 
 #include "tests/make/mkckpt.h"
 
-/* The intact parts of the checkpoints that are damaged. */
+/* Size of the intact checkpoints that are damaged. */
 #define BAD_RANKS 3
 
 #define STAGE(n) (1u << (n))
@@ -17,11 +17,11 @@
 struct bad {
 	const char *name;
 	unsigned stages;
-	const char *expect; /* in the message */
-	const char *file;   /* in the message, too */
+	const char *expect; /* expected in the message */
+	const char *file;   /* also expected in the message */
 
-	/* Statements (literal.h) that change this file before it is written, or shell
-	 * commands that change the directory. */
+	/* Statements (literal.h) that change this file before it is written, or shell commands that
+	 * change the directory. */
 	enum mkckpt_file kind;
 	unsigned rank;
 	const char *change, *shell;
@@ -30,7 +30,7 @@ struct bad {
 #define SHARD_0 "zero_pp_rank_0_mp_rank_00_optim_states.pt"
 #define SHARD_1 "zero_pp_rank_1_mp_rank_00_optim_states.pt"
 #define MODEL "mp_rank_00_model_states.pt"
-#define DIRECTORY "ucfs-test-" /* where no file is to be named */
+#define DIRECTORY "ucfs-test-" /* for messages that name no file */
 
 /* Defects of files and directories, of model states, of optimizer shards. */
 extern const struct bad bad_files[];

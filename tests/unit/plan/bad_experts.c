@@ -32,7 +32,7 @@
 #define DATA_FIRST "['ds_config']['use_data_before_expert_parallelism'] = True"
 
 
-/* The affine map of a parameter of four experts of 2 x 3 elements; pieces of one of them. */
+/* Affine map of a parameter of four experts of 2 x 3 elements, and pieces of one of them. */
 #define W1_MAP(ranks) \
 	AUTOEP "['affine_maps'] = {'version': 1, 'params': {'" FUSED \
 	       ".w1': {'logical_shape': (4, 2, 3), 'ranks': {" ranks "}}}}"

@@ -6,7 +6,7 @@
 #include "ckpt/base/array.h"
 #include "tests/unit/plan/bad.h"
 
-/* Replace bytes of a file that has them. */
+/* Replace bytes in a file that contains them. */
 #define REPLACE(file, from, to)                              \
 	"LC_ALL=C sed 's!" from "!" to "!' " file \
 	" >t; if cmp -s t " file "; then exit 1; fi; mv t " file
@@ -58,7 +58,7 @@ const struct bad bad_files[] = {
 	FILES(text file, STAGES_ALL,
 	      "echo version https://git-lfs.github.com/spec/v1 >" SHARD_1,
 	      SHARD_1, "not a file of torch.save"),
-	/* It ends after its second pickle. */
+	/* The file ends after its second pickle. */
 	FILES(container of old torch, STAGES_ALL,
 	      "printf '\\200\\002\\212\\012\\154\\374\\234\\106\\371\\040\\152"
 	      "\\250\\120\\031\\056\\200\\002M\\351\\003.' >" SHARD_1,
@@ -73,8 +73,7 @@ const struct bad bad_files[] = {
 	FILES(pickle missing, STAGES_ALL,
 	      REPLACE(SHARD_1, "archive/data.pkl", "archive/data.pkx"), SHARD_1,
 	      "no data.pkl in it"),
-	/* A string becomes a bytes object, which can be read, but not written into
-	 * optimizer_state.pt. */
+	/* A string becomes bytes, which can be read but not written into optimizer_state.pt. */
 	FILES(bytes object, STAGES_ALL, REPLACE(SHARD_0, "X\\(....cur_scale\\)", "B\\1"),
 	      SHARD_0, "bytes objects cannot be written in protocol 2"),
 	FILES(zip directory damaged, STAGES_ALL,

@@ -15,7 +15,7 @@
 #define MAPPING SHARD_DICT "['param_slice_mappings'][0]['l1.weight']"
 #define PADDINGS SHARD_DICT "['param_alignment_paddings'][0]"
 
-/* ZeRO-3; the message names the missing file. */
+/* Damage ZeRO-3; the message names the missing file. */
 #define LOST(name, change, expect)                                         \
 	{                                                                  \
 #name, STAGE(3), expect, "", MKCKPT_OPTIM, 1, change, NULL \

@@ -19,10 +19,10 @@
 #define WEIGHTS "adapter_model.safetensors"
 #define BASE "base_model.model."
 
-/* Cases of tests/good; its README.md says how they were made. */
+/* Cases of tests/good, described in its README.md. */
 static const struct {
-	const char *run, *saved; /* where PEFT saved the adapter at the top */
-	const char *dirs[2];     /* there and in the run */
+	const char *run, *saved; /* where PEFT saved the adapter that is at the top */
+	const char *dirs[2];     /* names of the other adapters in the view and in the run */
 	bool whole;              /* the tag has the frozen weights */
 } runs[] = {
 	{ "lora_trainer_z2_dp2/checkpoint-4", "lora_trainer_z2_dp2/checkpoint-4", { NULL },
@@ -55,7 +55,7 @@ static struct plan *open_plan(const char *run, struct plan_options options)
 	return p;
 }
 
-/* A directory of the plan has these names, separated by blanks. */
+/* Check that a directory of the plan has these names, separated by blanks. */
 static void assert_names(struct plan *p, uint64_t dir, const char *names)
 {
 	struct plan_entry e;
@@ -68,7 +68,7 @@ static void assert_names(struct plan *p, uint64_t dir, const char *names)
 	assert_string_equal(found, names);
 }
 
-/* A file of the plan has the bytes of the one that PEFT saved in `dir`. */
+/* Check that a file of the plan equals the one that PEFT saved in `dir`. */
 static void assert_saved(struct plan *p, uint64_t at, const char *dir, const char *name)
 {
 	char *const path = path_of(dir, name);
@@ -111,7 +111,7 @@ static void assert_dir(struct plan *p, const char *run, const char *name)
 
 static void the_adapters_are_what_peft_saved(void **state)
 {
-	/* PEFT loads one file, however large. */
+	/* PEFT loads a single file of any size. */
 	static const uint64_t sizes[] = { 0, 100 };
 
 	for (size_t i = 0; i < COUNT(runs); i++)
@@ -149,7 +149,7 @@ static void names_of_lora_are_peft_s(void **state)
 	static const struct {
 		const char *name;
 		bool trained;
-		const char *key; /* NULL: is not in the file */
+		const char *key; /* expected key; NULL: not in the file */
 	} names[] = {
 		{ BASE "q.lora_A.one.weight", true, BASE "q.lora_A.weight" },
 		{ BASE "q.lora_A.one.weight", false, BASE "q.lora_A.weight" },
@@ -179,7 +179,7 @@ static void names_of_lora_are_peft_s(void **state)
 	assert_string_equal(adapters_top(&all)->name, "on");
 	assert_string_equal(all.v[0].name, "one");
 	for (size_t i = 0; i < COUNT(names); i++) {
-		/* A bias belongs to the adapter at the top. */
+		/* The bias belongs to the adapter at the top. */
 		const bool bias = strstr(names[i].name, "base_layer.bias");
 		const char *const key =
 			adapter_key(&all, bias ? adapters_top(&all) : &all.v[0], &a,
@@ -191,7 +191,7 @@ static void names_of_lora_are_peft_s(void **state)
 	arena_done(&a);
 }
 
-/* A method of peft_names.txt: its lines. */
+/* The lines of one method in peft_names.txt. */
 struct method {
 	char name[500];
 	struct {
@@ -277,7 +277,7 @@ static void a_tag_without_frozen_weights_is_noticed(void **state)
 {
 	for (size_t i = 0; i < COUNT(runs); i++)
 		assert_noticed(runs[i].run, !runs[i].whole);
-	/* In stages 2 and 3 the files record it. */
+	/* Stages 2 and 3 record the exclusion in the files. */
 	assert_noticed("z2_frozen_exclude_dp2", true);
 	assert_noticed("z3_frozen_exclude_dp2", true);
 	assert_noticed("z3_tied_frozen_buffers_dp2", false);
@@ -290,12 +290,12 @@ static void append_text(void *text, const char *warning)
 	strncat(strncat(text, warning, ERRMSG_MAX / 2), "\n", 2);
 }
 
-/* A warning names weights that no file has. */
+/* A warning names weights that are in no file. */
 static void what_is_left_out_is_named(void **state)
 {
 	static const struct {
 		const char *names[3];
-		const char *files; /* at the top */
+		const char *files; /* expected names at the top */
 		const char *left_out, *said;
 	} cases[] = {
 		{ { BASE "q.lora_A.default.weight" }, WEIGHTS " " CONFIG, NULL, NULL },

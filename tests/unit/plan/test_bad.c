@@ -116,7 +116,7 @@ static int open_and_walk(const char *dir, struct errmsg *err)
 	return rc;
 }
 
-/* Cases that failed in the current test; they do not stop the others. */
+/* Failed cases of the current test, which do not stop the others. */
 static unsigned failures;
 
 static int forget_failures(void **state)
@@ -125,7 +125,7 @@ static int forget_failures(void **state)
 	return 0;
 }
 
-/* The other views may not need the damaged part. */
+/* Other views may not need the damaged part. */
 static void check_views(const char *name, const char *dir)
 {
 	static const struct plan_options options = { .crc_zero = true };
@@ -300,7 +300,7 @@ static void unreadable_files_are_reported(void **state)
 	assert_int_equal(failures, 0);
 }
 
-/* A module of strings has no tensors to serve, which is not damage. */
+/* A module of strings has no tensors to serve; it is not damaged. */
 static void strings_in_the_module_are_left_out(void **state)
 {
 	static const struct plan_options options = { .crc_zero = true };
@@ -358,7 +358,7 @@ static void set_module(struct mkpt *m, struct value *root, enum mkckpt_file kind
 	mkpt_set(m, root, "module", module);
 }
 
-/* Stages 1 and 2 would have to cast the master weights to a type that casts do not support. */
+/* Stages 1 and 2 would have to cast the master weights to an unsupported type. */
 static void modules_of_integers_are_not_filled(void **state)
 {
 	static const struct view_type type = { PLAN_RECUT, .ranks = 2, .stage = 1 };
@@ -379,7 +379,8 @@ static void modules_of_integers_are_not_filled(void **state)
 	mkckpt_free_dir(dir);
 }
 
-/* A native expert of the last rank has a larger number, and thus a longer name, in the tree. */
+/* The global number of a native expert is larger than its number on a rank, so its name is longer
+ * in the tree. */
 static void long_names_of_experts_are_refused(void **state)
 {
 	enum { N = 20, LEN = NAME_MAX - (int)sizeof(NATIVE "0") };
@@ -405,7 +406,7 @@ static void long_names_of_experts_are_refused(void **state)
 	mkckpt_free_dir(dir);
 }
 
-/* The file of a case, as a .pt file; bare pickles are wrapped into one. */
+/* Load a case as a .pt file; wrap bare pickles into one. */
 static struct bytebuf load_case(const char *path)
 {
 	struct bytebuf b = mkpt_load(path), out = { 0 };

@@ -29,10 +29,10 @@
 struct defect {
 	const char *name;
 	enum mkckpt_file kind;
-	unsigned mp;               /* rank whose file `change` changes */
-	const char *change;        /* before it is written: see literal.h */
-	const char *shell;         /* commands in the directory */
-	const char *file, *expect; /* in the message */
+	unsigned mp;               /* rank whose file `change` edits */
+	const char *change;        /* statements applied before it is written: see literal.h */
+	const char *shell;         /* shell commands in the directory */
+	const char *file, *expect; /* expected in the message */
 };
 
 static const struct mkckpt_param stages[PP][2] = {
@@ -83,7 +83,7 @@ static char *write_ranks(const struct defect *defect, bool degrees)
 	return dir;
 }
 
-/* Plan and read the directory as a mount does. */
+/* Plan the directory and read it like a mount. */
 static int serve(const char *dir, struct errmsg *err)
 {
 	static const struct plan_options options = { .crc_zero = false };
@@ -123,7 +123,7 @@ static const struct defect defects[] = {
 	      "is there twice"),
 	FILES(cut_model, "truncate -s 500 " MODEL(3), MODEL(3), "truncated?"),
 	FILES(cut_shard, "truncate -s 500 " SHARD(3), SHARD(3), "truncated?"),
-	/* A shard of the other stage. */
+	/* Replace a shard by one of the other stage. */
 	FILES(shard_of_another, "cp " SHARD(0) " " SHARD(2), SHARD(2), "elements"),
 	EDIT(later_step, MODEL, 1, "['global_steps'] = 5", MODEL(1),
 	     "is of global step 5, mp_rank_00_model_states.pt of 4"),
@@ -137,7 +137,7 @@ static const struct defect defects[] = {
 	EDIT(wider, MODEL, 1, SHAPE "= Size(4, 4)", MODEL(0),
 	     "1.weight: the slice of tensor-parallel rank 1 does not fit"),
 	EDIT(more_dimensions, MODEL, 1, SHAPE "= Size(2, 2, 3)", MODEL(0), "1.weight: the slice of"),
-	/* The slices fit each other; the shard has other lengths. */
+	/* The slices fit each other, but not the shard's lengths. */
 	EDIT(longer, MODEL, 1, SHAPE "= Size(40, 3)", SHARD(1),
 	     "group 0 (1.weight, ...): the fp32 partition has"),
 	EDIT(other_type, OPTIM, 1, FP32 "= Halves(16)", SHARD(1),

@@ -21,17 +21,17 @@
 #define RANKS 2
 #define NUMEL 4
 
-/* The ranks' parts of every state, and the rule. */
+/* The ranks' parts of every state, and the merge rule. */
 struct bias {
 	enum dtype dtype;
 	const void *slices[RANKS];
-	double scale;       /* of the only piece; 0: a mean */
+	double scale;       /* scale of the only piece; 0: a mean */
 	const char *second; /* name of the second state */
 };
 
 static void set_rule(struct mkpt *m, struct value *root, const struct bias *b)
 {
-	/* Each rank has the whole, in one piece. */
+	/* Each rank has the whole in one piece. */
 	static const char rank[] = "{'pieces': [{'shape': [4], 'source': [0, [1]], 'dest': [0, [1]],"
 				   " 'locations': [0, 1], 'scale': %1$.60f}]}";
 	char ranks[2 * sizeof(rank) + 32], map[1024];
@@ -49,7 +49,7 @@ static void set_rule(struct mkpt *m, struct value *root, const struct bias *b)
 	literal_change(m, root, strcat(map, "}}}"));
 }
 
-static unsigned writing; /* the tensor-parallel rank */
+static unsigned writing; /* tensor-parallel rank that is being written */
 
 static void edit(struct mkpt *m, struct value *root, enum mkckpt_file kind, unsigned rank, void *ctx)
 {
@@ -132,7 +132,7 @@ static void check_file(struct plan *p, const char *name, enum dtype dtype, const
 
 static void means_are_of_the_tensors_type(void **state)
 {
-	/* 1 + 1.0078125 is 2 in bfloat16; the largest and itself overflow. */
+	/* 1 + 1.0078125 is 2 in bfloat16; twice the largest number overflows. */
 	static const uint16_t bf16[][NUMEL] = {
 		{ 0x3f80, 0x8000, 0x7f7f, 0x0001 },
 		{ 0x3f81, 0x8000, 0x7f7f, 0x0002 },
@@ -176,8 +176,8 @@ static void means_are_of_the_tensors_type(void **state)
 
 static void scales_are_undone_by_state(void **state)
 {
-	/* A rank stores the whole's elements times the scale: its first moment
-	 * is divided by the scale, its second by the square. */
+	/* A rank stores the whole times the scale, so its first moment is divided by the scale, its
+	 * second by the square. */
 	static const float held[] = { 1, -3, 0.1f, 1e-40f };
 	static const double scales[] = { 0.5, 3, 0.1 };
 	static const struct {

@@ -31,14 +31,14 @@ struct dcp {
 	struct good_tally tally;
 	struct plan *universal, *p;
 	struct arena arena;
-	/* Of `.metadata`, in the same order: */
+	/* Lists of `.metadata`, in the same order: */
 	const struct value_dict *tensors, *paths, *places;
-	size_t place;            /* next of `places` */
-	unsigned equal, chunks;  /* tensors compared; the most chunks of one */
+	size_t place;            /* index of the next one in `places` */
+	unsigned equal, chunks;  /* tensors compared; the largest number of chunks */
 	unsigned members, steps; /* names in `params`; `step` tensors */
 };
 
-/* Return argument `i` of a call, such as of a class; NULL if there is none. */
+/* Return argument `i` of a call or a class; NULL if there is none. */
 static const struct value *argument(const struct value *call, size_t i)
 {
 	return call && call->kind == VALUE_REDUCE ? value_item(call->obj->args, i)
@@ -54,8 +54,8 @@ static struct span read_file(struct plan *p, uint64_t dir, const char *name)
 	return (struct span){ bytes, (size_t)size };
 }
 
-/* Read the tensor that a file of torch.save has as its root or under "param", in row-major
- * order; the caller frees `*out`. */
+/* Read the tensor that a torch.save file has as its root or under "param", in row-major order; the
+ * caller frees `*out`. */
 static bool read_tensor(struct span file, struct tensor *t, uint8_t **out)
 {
 	struct source src;
@@ -92,8 +92,8 @@ static bool same_sizes(const struct value *sizes, const uint64_t *shape,
 	return v && v->n == ndim;
 }
 
-/* Take the next entry of storage_data, which must describe the chunk at `offset` (NULL: an
- * object) of `key`, and return its blob.  `file` caches the file called `*name`. */
+/* Take the next entry of storage_data, which must describe the chunk at `offset` (NULL: an object)
+ * of `key`, and return its blob.  `file` caches the file `*name`. */
 static bool next_blob(struct dcp *d, const char *key, const uint64_t *offset,
 		      unsigned ndim, struct span *file, const char **name,
 		      uint64_t *end, struct span *blob)
@@ -125,7 +125,7 @@ static bool next_blob(struct dcp *d, const char *key, const uint64_t *offset,
 	return true;
 }
 
-/* Read the chunks, which must cover the tensor in order.  NULL if they do not. */
+/* Read the chunks, which must cover the tensor in order; NULL if they do not. */
 static uint8_t *read_chunks(struct dcp *d, const char *key,
 			    const struct value *meta, struct tensor *whole)
 {
@@ -194,8 +194,7 @@ static bool same_elements(const struct dcp *d, const struct tensor *own,
 	return ok;
 }
 
-/* Compare a tensor with the universal tree's, if the optimizer owns it or there is no
- * optimizer. */
+/* Compare a tensor with the universal tree's if the optimizer owns it or is missing. */
 static bool is_universal(struct dcp *d, const char *param, const char *state,
 			 const struct tensor *t, const uint8_t *bytes)
 {
@@ -420,10 +419,10 @@ static unsigned check_large(int stage)
 	return d.tally.failures;
 }
 
-/* The paths that each program uses for a weight, a state, a setting and other values. */
+/* Paths that each program uses for a weight, a state, a setting and other values. */
 static const struct {
 	enum dcp_style style;
-	const char *weights, *optim; /* directories, or NULL */
+	const char *weights, *optim; /* subdirectories, or NULL */
 	const char *paths[6];
 } styles[] = {
 	{ DCP_FSDP2,
@@ -459,7 +458,7 @@ static const struct {
 	    "optimizer/param_groups/0/foreach" } },
 };
 
-/* Does the `.metadata` of a directory list this path? */
+/* Return whether the `.metadata` of a directory lists this path. */
 static bool has_path(struct plan *p, const char *dir, const char *path)
 {
 	struct arena a = { 0 };
@@ -484,7 +483,7 @@ static bool has_path(struct plan *p, const char *dir, const char *path)
 	return found;
 }
 
-/* meta.pt has the values that the program gave DeepSpeed to save, and nothing else. */
+/* Check that meta.pt has exactly the values that the program gave DeepSpeed to save. */
 static bool has_meta(struct plan *p)
 {
 	const struct span file = read_file(p, PLAN_ROOT, "meta.pt");

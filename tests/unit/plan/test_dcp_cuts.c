@@ -14,7 +14,7 @@
 
 static void chunks_end_where_shares_do(void **state)
 {
-	/* The rows of each chunk of a float32 tensor. */
+	/* Expected rows of each chunk of a float32 tensor. */
 	static const struct {
 		unsigned ndim;
 		uint64_t shape[2];
@@ -30,7 +30,7 @@ static void chunks_end_where_shares_do(void **state)
 		{ 2, { 10, 1 << 7 }, 4, "6 4" },                  /* at least 3 KiB */
 		{ 2, { 10, 1 << 20 }, 1, "1 1 1 1 1 1 1 1 1 1" }, /* at most 4 MiB */
 		{ 2, { 14, 3 << 18 }, 2, "2 2 2 1 2 2 2 1" }, /* never across a border */
-		{ 2, { 3, 1 << 22 }, 1, "1 1 1" },            /* at least a row */
+		{ 2, { 3, 1 << 22 }, 1, "1 1 1" },            /* at least one row */
 	};
 
 	for (size_t i = 0; i < COUNT(cases); i++) {
@@ -52,7 +52,7 @@ static void chunks_end_where_shares_do(void **state)
 	}
 }
 
-/* GPT-2 of 124 million parameters with two states of Adam. */
+/* GPT-2 with 124 million parameters and Adam's two states. */
 #define LAYERS 12
 static const struct {
 	uint64_t shape[2];
@@ -96,7 +96,7 @@ static uint64_t metadata_size(const struct dcpview_dir *d, unsigned cut)
 	return size;
 }
 
-/* The bytes of the chunks that rank `i` of `n` needs. */
+/* Return the bytes of the chunks that rank `i` of `n` needs. */
 static uint64_t bytes_of_rank(const struct dcpview_entry *e, unsigned cut, uint64_t i,
 			      uint64_t n)
 {
@@ -120,7 +120,7 @@ static uint64_t bytes_of_rank(const struct dcpview_entry *e, unsigned cut, uint6
 	return bytes;
 }
 
-/* The bytes read by the rank that reads most, relative to an equal share, of tensors cut for
+/* Return the bytes that the busiest rank reads, relative to an equal share, of tensors cut for
  * `cut` ranks. */
 static double most(const struct dcpview_dir *d, unsigned cut, uint64_t n)
 {
@@ -146,7 +146,7 @@ static void ranks_read_little_more_than_their_share(void **state)
 
 	make_gpt2(&s, v);
 	for (unsigned n = 1; n <= 64; n++) {
-		/* Another number of ranks than the cut's reads whole chunks of others. */
+		/* Other numbers of ranks read whole chunks that they need only in part. */
 		const double any = n <= 2 || n == 4 || n == 8 ? 1.1 : n < 8 ? 2.0 : 1.0 + n / 4.0;
 
 		if (most(&s.dirs[0], n, n) > 1.1 || most(&s.dirs[0], 8, n) > any)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The same checkpoint in other forms gives the same tree. */
+/* Other forms of the same checkpoint give the same tree. */
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
@@ -11,8 +11,8 @@
 #include "tests/support/unit.h"
 #include "tests/support/walk.h"
 
-/* `module` as Megatron-DeepSpeed writes it without pipeline engine: a.b.c as
- * {a: {b.c}} and, deeper, {a: {b: {c}}}. */
+/* Nest `module` as Megatron-DeepSpeed does without pipeline engine: a.b.c as {a: {b.c}} and,
+ * deeper, {a: {b: {c}}}. */
 static void nest(struct mkpt *m, struct value *root, unsigned depth)
 {
 	const struct value_dict *flat = value_pairs(value_find(root, "module"));
@@ -49,7 +49,7 @@ static void module_nested_deeply(struct mkpt *m, struct value *root)
 	nest(m, root, 8);
 }
 
-/* The states of groups as a list, as DeepSpeed's unit tests write them. */
+/* Turn the states of groups into a list, as DeepSpeed's unit tests write them. */
 static void states_in_a_list(struct mkpt *m, struct value *root)
 {
 	struct value *d = value_find(root, "optimizer_state_dict");

@@ -28,15 +28,15 @@
 #include "tests/support/goodcase.h"
 #include "tests/support/random.h"
 
-/* One case: its digests file, split, and the plan made of its checkpoint. */
+/* One case: the lines of its digests file, and the plan of its checkpoint. */
 struct good {
 	struct good_tally tally;
 	struct findings lines;
 	struct plan *plan;
-	size_t listed; /* files, by check_known */
+	size_t listed; /* number of files, counted by check_known */
 };
 
-/* The node at a path of the tree, by one lookup per component. */
+/* Find the node at a path of the tree, one lookup per component. */
 static int find_node(struct good *g, const char *path, uint64_t *node)
 {
 	struct errmsg err = { "" };
@@ -52,8 +52,8 @@ static int find_node(struct good *g, const char *path, uint64_t *node)
 	return rc;
 }
 
-/* Read the file again, in pieces of random lengths from random places, and from
- * one of them to its end; compare with `whole`. */
+/* Read the file again, in pieces of random lengths at random offsets, and from one of them to its
+ * end; compare with `whole`. */
 static void check_pieces(struct good *g, const char *path, struct vfile *f, struct span whole)
 {
 	uint64_t seed = 88172645463325252u + whole.len;
@@ -76,9 +76,8 @@ static void check_pieces(struct good *g, const char *path, struct vfile *f, stru
 	free(piece);
 }
 
-/* The whole content in memory, which the caller frees; .p is NULL after a
- * failure, which has been reported.  The size is known before the file is
- * opened. */
+/* Read the whole file, which the caller frees; .p is NULL after a failure, which has been reported.
+ * The size is known before the file is opened. */
 static struct span read_file(struct good *g, const char *path)
 {
 	struct errmsg err = { "" };
@@ -132,7 +131,7 @@ static void check_exists(struct good *g, const struct line *l)
 	free((void *)read_file(g, l->field[1]).p);
 }
 
-/* Digest of the elements of a tensor, in row-major order, as float32. */
+/* Compute the digest of a tensor's elements, in row-major order, as float32. */
 static void hex_elements(const struct tensor *t, const uint8_t *storage, char hex[GOOD_HEX_LEN + 1])
 {
 	const size_t item = dtype_size(t->dtype);
@@ -163,10 +162,10 @@ static void check_shape(struct good *g, const char *param, const char *path, con
 	}
 }
 
-/* A state of a parameter that a line names, as torch.load reads it. */
+/* A state of a parameter named by a line, as torch.load reads it. */
 struct loaded {
 	char path[GOOD_PATH_LEN];
-	struct span bytes; /* of the file */
+	struct span bytes; /* content of the file */
 	struct source src;
 	struct ptfile pt;
 };
@@ -219,8 +218,8 @@ static void check_truth(struct good *g, const struct line *l)
 	loaded_done(&x);
 }
 
-/* Return whether the number is that of the line.  For a tensor without dimensions, `bytes` holds
- * the element. */
+/* Return whether the number equals the line's.  For a tensor without dimensions, `bytes` holds the
+ * element. */
 static bool is_number(const struct line *l, const struct value *v, const struct tensor *t,
 		      const uint8_t *bytes)
 {
@@ -255,7 +254,7 @@ static void check_number(struct good *g, const struct line *l)
 	loaded_done(&x);
 }
 
-/* The number of elements that stage 3 has of a tensor in its module; -1 after a failure. */
+/* Return how many elements of a tensor stage 3 has in its module; -1 after a failure. */
 static int64_t count_elements(struct good *g, const char *name, bool *buffer)
 {
 	static const char path[] = "zero_pp_rank_0_mp_rank_00_model_states.pt";
@@ -281,7 +280,7 @@ static int64_t count_elements(struct good *g, const char *name, bool *buffer)
 	return n;
 }
 
-/* buffer <name>, frozen <name>: the kind that stage 3 has. */
+/* buffer <name>, frozen <name>: the kind in stage 3. */
 static void check_kind(struct good *g, const struct line *l)
 {
 	const struct plan_options stage3 = { .type = { PLAN_RECUT, 1, 3 } };
@@ -304,7 +303,7 @@ static void check_kind(struct good *g, const struct line *l)
 	g->plan = universal;
 }
 
-/* Count a file, which must have its line. */
+/* Count a file, which must have a line. */
 static int check_known(void *ctx, const char *path, uint64_t node, const struct plan_stat *st,
 		       struct errmsg *err)
 {

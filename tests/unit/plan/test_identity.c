@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An interrupted conversion reuses files by the identity of the tree: every change that affects
- * a file must change it. */
+/* An interrupted conversion reuses files by the identity of the tree, which every change that
+ * affects a file must change. */
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
@@ -113,7 +113,7 @@ static void a_changed_shard_changes_it(void **state)
 	mkckpt_free_dir(dir);
 }
 
-/* A file that is copied from beside the shards comes and goes by itself. */
+/* Adding or removing a file that is copied from beside the shards changes it. */
 static void a_file_beside_the_shards_changes_it(void **state)
 {
 	const struct plan_options options = { .type.kind = PLAN_HF };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Layer files of a pipeline may hold tensors other than trained parameters, on two tensor-parallel
- * ranks: the test adds a layer to a real checkpoint.
+ * Layer files of a pipeline may hold more than trained parameters, on two tensor-parallel ranks:
+ * the test adds a layer to a real checkpoint.
  */
 #include <glob.h>
 #include <stdio.h>
@@ -71,7 +71,7 @@ static void copy_pipeline(const char *dir)
 	globfree(&g);
 }
 
-/* Append the names of layer 7, and the last value of each. */
+/* Append the names of layer 7 and each one's last value. */
 static void list_layer(struct plan *p, char *text, size_t size)
 {
 	struct errmsg err = { "" };

@@ -156,7 +156,7 @@ static void lost_files_fail_alone(void **state)
 			}
 }
 
-/* Real checkpoints of several layouts, with one file of each. */
+/* Real checkpoints of several layouts, with one file each to lose. */
 static const struct {
 	const char *dir, *file;
 } sources[] = {

@@ -54,7 +54,7 @@ static void stage_2_on_two_ranks(void **state)
 	partition_done(&p);
 }
 
-/* The same model in the order of round_robin_gradients. */
+/* The same model with round_robin_gradients. */
 static void stage_2_round_robin(void **state)
 {
 	static const uint64_t numel[] = { 77, 5, 5, 7, 35, 5, 35, 77 };
@@ -66,7 +66,7 @@ static void stage_2_round_robin(void **state)
 	partition_done(&p);
 }
 
-/* bf16 parameters that begin on multiples of eight elements. */
+/* bf16 parameters begin at multiples of eight elements. */
 static void stage_1_with_alignment(void **state)
 {
 	static const uint64_t padding[] = { 3, 5, 3, 3, 3, 5, 1, 0 };
@@ -85,8 +85,8 @@ static void stage_1_with_alignment(void **state)
 	partition_done(&p);
 }
 
-/* The padding before a trailing parameter without elements counts as used: 5 +
- * 3 is a multiple of the unit of one rank, 2. */
+/* The padding before a trailing empty parameter counts as used: 5 + 3 is a multiple of one rank's
+ * unit, 2. */
 static void padding_at_the_end_is_used(void **state)
 {
 	static const uint64_t numel = 5, padding = 3;
@@ -138,8 +138,7 @@ static void stage_3_on_two_ranks(void **state)
 	partition_done(&p);
 }
 
-/* Each rank keeps the parameters of its partition whole; both keep the fifth,
- * which is cut. */
+/* Each rank keeps the parameters of its partition whole; both keep the fifth, which is cut. */
 static void whole_parameters_of_a_partition(void **state)
 {
 	static const struct piece pieces[] = {
@@ -213,7 +212,7 @@ static void sums_that_overflow_are_refused(void **state)
 	partition_done(&p);
 }
 
-/* Random sizes: many small, a few large, some empty. */
+/* Return a random size: often small, sometimes large or zero. */
 static uint64_t random_numel(uint64_t *s)
 {
 	switch (test_random(s) % 4) {
@@ -226,7 +225,7 @@ static uint64_t random_numel(uint64_t *s)
 	}
 }
 
-/* A rank's range of parameters contains every parameter of which the rank holds a part; in stages 1
+/* A rank's range of parameters contains every parameter that the rank has a part of; in stages 1
  * and 2 its other parameters are empty. */
 static void check_params(const struct partition *p)
 {
@@ -256,8 +255,8 @@ static void check_params(const struct partition *p)
 	}
 }
 
-/* Count the holders of each element of parameter i, and the uses of each place
- * of a rank's partition. */
+/* Count the replicas of each element of parameter i, and the uses of each place of a rank's
+ * partition. */
 static void count_holders(const struct partition *p, size_t i, unsigned *taken)
 {
 	unsigned holders[NUMEL_MAX] = { 0 };
@@ -325,7 +324,7 @@ static void experts_are_spread_over_ranks(void **state)
 {
 	static const struct {
 		struct rank_stripe s;
-		unsigned ranks[2][2]; /* of each group, by part */
+		unsigned ranks[2][2]; /* expected rank of each part, by group */
 	} cases[] = {
 		{ { 2, 2, false, 1 }, { { 0, 2 }, { 1, 3 } } },
 		{ { 2, 2, true, 1 }, { { 0, 1 }, { 2, 3 } } },
@@ -341,11 +340,11 @@ static void experts_are_spread_over_ranks(void **state)
 						 cases[i].ranks[g][part]);
 }
 
-/* Two groups over four ranks: spread over two lanes, or one. */
+/* Two groups on four ranks: over two lanes, or one. */
 static void lanes_are_counted_first(void **state)
 {
 	static const struct rank_stripe across = { 2, 2, false, 2 }, own = { 2, 2, false, 1 };
-	static const unsigned expected[4][3] = { /* model- and data-parallel rank, group */
+	static const unsigned expected[4][3] = { /* model-parallel and data-parallel rank, group */
 						 { 4, 0, 0 }, { 5, 0, 1 }, { 4, 1, 0 }, { 5, 1, 1 } };
 
 	for (size_t i = 0; i < COUNT(expected); i++) {

@@ -40,7 +40,7 @@ static struct plan *open_plan(const char *dir, bool crc_zero)
 	return p;
 }
 
-/* A small checkpoint on a disk, and its plan. */
+/* A small checkpoint on disk, and its plan. */
 struct planned {
 	struct mkckpt c;
 	char *dir;
@@ -132,7 +132,7 @@ static void a_path_may_end_in_slashes(void **state)
 	mkckpt_free_dir(dir);
 }
 
-/* An engine in stage 1 or 2 may have more groups than the one that saved. */
+/* An engine in stage 1 or 2 may have more groups than the saving one. */
 static void any_stage_has_groups_for_an_engine_with_more(void **state)
 {
 	const struct plan_options options = { .any_stage = true };
@@ -202,7 +202,7 @@ static void wrong_nodes_are_refused(void **state)
 	assert_int_equal(plan_file_open(x.p, PLAN_ROOT, &f, NULL), -EISDIR);
 	assert_int_equal(plan_file_open(x.p, PLAN_ZERO, &f, NULL), -EISDIR);
 	assert_int_equal(plan_file_open(x.p, find(x.p, PLAN_ZERO, "bias"), &f, NULL), -EISDIR);
-	/* A state that the parameter does not have. */
+	/* The parameter does not have this state. */
 	assert_true(plan_file_open(x.p, file + 12, &f, NULL) < 0);
 	assert_true(plan_stat(x.p, file + 12, &st, NULL) < 0);
 	assert_true(plan_stat(x.p, 3, &st, NULL) < 0);
@@ -251,7 +251,7 @@ static void crc_zero_changes_nothing_but_sums(void **state)
 	mkckpt_free_dir(dir);
 }
 
-/* A file uses every shard that it names: if one is replaced, opening the file fails. */
+/* Opening a file checks every shard that it names. */
 static void replaced_shards_are_noticed_at_open(void **state)
 {
 	struct planned x = set_up(2);
@@ -293,7 +293,7 @@ static void *walk_on(void *arg)
 	return NULL;
 }
 
-/* Any call may be the first that needs a shard and reads it. */
+/* Any thread may be the first to need a shard and load it. */
 static void threads_share_a_plan(void **state)
 {
 	struct walker walkers[4];

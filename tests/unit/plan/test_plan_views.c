@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names of views: each view has one, and each name at most one view. */
+/* Each view has a name, and each name denotes at most one view. */
 #include <string.h>
 
 #include "ckpt/views/plan_views.h"
 #include "tests/support/unit.h"
 
 static const struct {
-	const char *name, *tag; /* tag NULL: no view's name */
+	const char *name, *tag; /* tag NULL: not a view's name */
 	struct view_type type;
 } names[] = {
 	{ "t_universal", "t", { .kind = PLAN_UNIVERSAL } },

@@ -32,7 +32,7 @@
 #include "tests/support/unit.h"
 #include "tests/support/walk.h"
 
-/* With ASan each takes about five times as long; the number keeps the test within seconds. */
+/* ASan takes about five times as long per geometry; use fewer, so that the test takes seconds. */
 #ifdef __SANITIZE_ADDRESS__
 #define GEOMETRIES 300
 #else
@@ -45,13 +45,13 @@ struct dice {
 	uint64_t state;
 };
 
-/* A random number below `n`. */
+/* Return a random number below `n`. */
 static uint64_t roll(struct dice *d, uint64_t n)
 {
 	return splitmix64_next(&d->state) % n;
 }
 
-/* Choose the width of each rank's share of part `j`: at least `least`. */
+/* Choose the width, at least `least`, of each rank's share of part `j`. */
 static void make_part(struct dice *d, const struct world *w, struct world_tensor *t, size_t j,
 		      uint64_t least)
 {
@@ -140,7 +140,7 @@ static void make_tensor(struct dice *d, struct world *w, unsigned stage, bool fi
 	world_cut(t, w->tp);
 }
 
-/* Frozen parameters and buffers. */
+/* Add frozen parameters and buffers. */
 static void make_extra(struct dice *d, struct world *w)
 {
 	static const enum dtype dtypes[] = { DTYPE_F32, DTYPE_F32, DTYPE_BF16, DTYPE_F64,
@@ -215,9 +215,9 @@ static void describe(const struct world *w)
 	}
 }
 
-#define WRONG (-1000) /* not an errno */
+#define WRONG (-1000) /* is no errno */
 
-/* Read as the mount does, then checksum the mapped bytes. */
+/* Read like the mount, and checksum the mapped bytes. */
 static int read_mapped(struct vfile *f, uint8_t *buf, size_t len, uint64_t off, struct errmsg *err)
 {
 	struct reply_pieces w;
@@ -235,7 +235,7 @@ static int read_mapped(struct vfile *f, uint8_t *buf, size_t len, uint64_t off, 
 	return rc;
 }
 
-/* Read as `ucckpt convert` does when it reads from front to back. */
+/* Read from front to back, like `ucckpt convert`. */
 static int read_copied(struct vfile *f, uint8_t *buf, size_t len, uint64_t off, struct errmsg *err)
 {
 	return vfile_read(f, buf, len, off, err) == (int64_t)len ? 0 : WRONG;
@@ -319,7 +319,7 @@ static int count_entries(struct plan *p, uint64_t dir, size_t *n, struct errmsg 
 	return rc;
 }
 
-/* The directory of a parameter holds these files and no others. */
+/* Check that a parameter's directory has exactly these files. */
 static int check_param(struct plan *p, const char *name, const struct bytebuf *want, size_t n,
 		       struct dice *d, struct errmsg *err)
 {
@@ -377,7 +377,7 @@ static int check_extra(const struct world *w, const struct world_extra *e, struc
 
 static int check_tree(const struct world *w, struct plan *p, struct dice *d, struct errmsg *err)
 {
-	size_t n, expected = 1 + w->nextras; /* optimizer_state.pt */
+	size_t n, expected = 1 + w->nextras; /* one for optimizer_state.pt */
 	int rc = count_entries(p, PLAN_ZERO, &n, err);
 
 	for (size_t i = 0; i < w->n; i++)
@@ -388,14 +388,14 @@ static int check_tree(const struct world *w, struct plan *p, struct dice *d, str
 		rc = check_tensor(w, &w->v[i], p, d, err);
 	for (size_t i = 0; !rc && i < w->nextras; i++)
 		rc = check_extra(w, &w->extras[i], p, d, err);
-	/* Check the promises of other kinds of files. */
+	/* Sometimes check other kinds of files. */
 	if (!rc && roll(d, 8) == 0)
 		rc = walk_plan(p, err);
 	return rc;
 }
 
-/* Weights of the same tag are right, or an error says why there are none:
- * tensors of modules that tensor-parallel ranks do not share. */
+/* Weights of the same tag are right, or an error says why not: tensors of modules that
+ * tensor-parallel ranks do not share. */
 static int check_weights(struct plan *universal, struct dice *d, struct errmsg *err)
 {
 	struct plan *p;
@@ -411,7 +411,7 @@ static int check_weights(struct plan *universal, struct dice *d, struct errmsg *
 	return rc;
 }
 
-/* A checkpoint cut for another number of ranks makes the same tree. */
+/* A re-cut checkpoint makes the same tree. */
 static int check_recut(const struct world *w, const char *tag, const struct plan_options *options,
 		       struct dice *d, struct errmsg *err)
 {
@@ -450,7 +450,7 @@ static int check_world(const struct world *w, struct dice *d, struct errmsg *err
 	world_write(w, dir);
 	rc = plan_open(test_context(), dir, &options, &p, err);
 	if (!rc) {
-		/* Geometries already run in parallel. */
+		/* Whole geometries already run in parallel. */
 		plan_checkpoint(p)->read_threads = 1;
 		rc = check_tree(w, p, d, err);
 		if (!rc && roll(d, 8) == 0)
@@ -484,7 +484,7 @@ static int check_number(const struct range *range, uint64_t number)
 	return rc;
 }
 
-/* Check every `n`th number from the `i`-th on. */
+/* Check every `n`th number, starting with the `i`-th. */
 static bool check_share(const struct range *range, unsigned i, unsigned n)
 {
 	const uint64_t numbers = range->last - range->first + 1;
@@ -495,8 +495,8 @@ static bool check_share(const struct range *range, unsigned i, unsigned n)
 	return true;
 }
 
-/* Use processes, which share no address space: with threads, a sanitizer's
- * system calls take half of the time. */
+/* Use processes: with threads, the address space that a sanitizer's system calls share costs half
+ * of the time. */
 static unsigned check_all(const struct range *range)
 {
 	const unsigned n = parallel_width();

@@ -27,7 +27,7 @@
 #include "tests/support/recut.h"
 #include "tests/support/walk.h"
 
-#ifdef __SANITIZE_ADDRESS__ /* takes as long for two as for all without */
+#ifdef __SANITIZE_ADDRESS__ /* sanitizers take as long for two as other builds for all */
 static const unsigned ranks[] = { 2, 3 };
 #else
 static const unsigned ranks[] = { 1, 2, 3, 5, 8 };
@@ -36,7 +36,7 @@ static const unsigned ranks[] = { 1, 2, 3, 5, 8 };
 struct recut {
 	const char *name;
 	char tag[GOOD_PATH_LEN];
-	struct plan *whole; /* its universal tree */
+	struct plan *whole; /* universal tree of the original */
 	const struct user_rules *rules;
 	unsigned failures, checks;
 };
@@ -94,7 +94,7 @@ static void compare_params(struct recut *r, struct plan *p, const char *what)
 	}
 }
 
-/* The universal tree of the checkpoint in `dir` is that of the original. */
+/* Check that the universal tree of the checkpoint in `dir` is that of the original. */
 static void check_tensors(struct recut *r, const char *dir, const char *what)
 {
 	const struct plan_options options = { .type.kind = PLAN_UNIVERSAL, .rules = r->rules };
@@ -163,7 +163,7 @@ static void compare_with_disk(struct recut *r, struct plan *p, const struct plan
 	free(made);
 }
 
-/* A checkpoint re-cut for the ranks that saved it has the saved files. */
+/* A checkpoint re-cut for its own number of ranks has the saved files. */
 static void check_files(struct recut *r, const char *from, const char *what)
 {
 	const unsigned old = plan_checkpoint(r->whole)->dp;
@@ -181,7 +181,7 @@ static void check_files(struct recut *r, const char *from, const char *what)
 	plan_close(p);
 }
 
-/* Return whether experts are on fewer ranks. */
+/* Return whether the re-cut has experts on fewer ranks. */
 static bool has_fewer(const struct recut *r, unsigned n)
 {
 	const struct checkpoint *c = plan_checkpoint(r->whole);
@@ -192,8 +192,8 @@ static bool has_fewer(const struct recut *r, unsigned n)
 	return false;
 }
 
-/* Experts of stage 3 are on as many ranks as they were, and some files of others that
- * tensor-parallel ranks share were not saved by all. */
+/* Stage 3 keeps experts on as many ranks, and some files of experts that tensor-parallel ranks
+ * share were not saved by all. */
 static bool may_refuse(const struct recut *r, unsigned n)
 {
 	const struct checkpoint *c = plan_checkpoint(r->whole);
@@ -201,7 +201,7 @@ static bool may_refuse(const struct recut *r, unsigned n)
 	return has_fewer(r, n) && (c->facts.zero3 || c->tp > 1);
 }
 
-/* Re-cut the checkpoint in `dir` back: the result is the original. */
+/* Re-cut the checkpoint in `dir` back: the result must be the original. */
 static void check_way_back(struct recut *r, const char *dir, const char *what)
 {
 	const unsigned old = plan_checkpoint(r->whole)->dp;
@@ -231,7 +231,7 @@ static bool may_refuse_stage(const struct recut *r)
 	return plan_checkpoint(r->whole)->pp > 1 || strstr(r->name, "moe_ep2_dp2_z2_frozen");
 }
 
-/* AutoEP's records of its layers, for n ranks. */
+/* Check AutoEP's records of its layers for n ranks. */
 static void check_autoep(struct recut *r, const char *dir, unsigned n)
 {
 	char path[2 * GOOD_PATH_LEN];

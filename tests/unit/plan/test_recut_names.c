@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What model states have of names that DeepSpeed lists only in part, after the stage has
- * changed.  tests/interop/make_names.py made most of the runs. */
+/* Names in model states of which DeepSpeed lists only a part, after a change of stage.
+ * tests/interop/make_names.py made most of the runs. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,22 +42,22 @@ static const struct {
 	  " (again.mask_too)=3 embed_too.weight=35" },
 	{ "z3_twice_dp2/global_step2", 1, PARTS, "None" },
 	{ "z3_twice_dp2/global_step2", 2, PARTS, "embed.weight=35" },
-	/* Frozen after the optimizer was made. */
+	/* Parameters frozen after the optimizer was made. */
 	{ "z2_later_dp2/global_step2", 3, PARTS, "head.weight=18" },
 	{ "z2_later_dp2/global_step2", 3, SHAPES, "head.weight" },
 	{ "z2_later_dp2/global_step2", 1, PARTS, "None" },
-	/* Excluded: not even the further name that the module still has. */
+	/* Excluded parameters lack even the further name that the module still has. */
 	{ "z3_excluded_dp2/global_step2", 3, PARTS, "None" },
 	{ "z3_excluded_dp2/global_step2", 2, PARTS, "None" },
 	{ "z3_excluded_dp2/global_step2", 2, SHAPES, "None" },
 	{ "z3_excluded_dp2/global_step2", 2, "module", "prompt=5 head.mask=3" },
 	{ "lora_trainer_z2_dp2/checkpoint-4/global_step4", 3, PARTS, "None" },
 	{ "lora_trainer_z2_dp2/checkpoint-4/global_step4", 3, SHAPES, "None" },
-	/* Of types without a storage class, and one transposed. */
+	/* Types without a storage class, and a transposed tensor. */
 	{ "z2_odd_frozen_dp2/global_step2", 3, PARTS, "f8=8 turned=8 u16=8 wave=8" },
 	{ "z2_odd_frozen_dp2/global_step2", 1, "module",
 	  "f8=15 turned=15 u16=15 wave=15 embed.weight=35 head.weight=35 head.bias=7" },
-	/* Stage 1 does not record whether any were. */
+	/* Stage 1 does not record exclusions. */
 	{ "z1_fp32_dp4/global_step4", 3, PARTS, "None" },
 	{ "z1_fp32_dp4/global_step4", 2, SHAPES, "None" },
 };

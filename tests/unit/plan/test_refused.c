@@ -21,17 +21,17 @@
 #define STATE(n) BASE "['state'][" #n "]"
 
 static const struct refusal {
-	const char *change; /* of each optimizer shard (literal.h) */
+	const char *change; /* change of each optimizer shard (literal.h) */
 	const char *expect;
 } refusals[] = {
 	/* SOAP: preconditioners */
 	{ STATE(0) "['Q'] = [Zeros(5, 5), Zeros(2, 2)]", "state Q of group 0 is a list" },
 	{ STATE(1) "['GG'] = Zeros(5, 5)", "GG of group 1 is no flat tensor" },
-	/* bitsandbytes: blocks have a number, and a table of 256 */
+	/* bitsandbytes: one number per block, and a table of 256 */
 	{ STATE(0) "['absmax1'] = Zeros(1)", "absmax1 of group 0" },
 	{ STATE(0) "['qmap1'] = Zeros(256)", "has 256 elements" },
 	{ STATE(0) "['Q'] = Zeros(0)", "has 0 elements" },
-	/* Shampoo: by dimension */
+	/* Shampoo: states by dimension */
 	{ STATE(1) "['precond'] = {'0': Zeros(3, 3)}", "state precond of group 1 is a dict" },
 	{ STATE(0) "['projector'] = Call('galore', 'Projector', 'x')", "state projector of group 0" },
 	{ STATE(0) "['name'] = 'first'", "state name of group 0 is a str" },
@@ -41,7 +41,7 @@ static const struct refusal {
 	{ BASE "['state']['global'] = {}", "belongs to none of" },
 	{ BASE "['state'] = 'none'", "the optimizer's state is a str" },
 	{ STATE(1) " = []", "are not a dict but a list" },
-	/* Damage of Adam's states, whose master weights are there. */
+	/* Damaged states of Adam; the master weights are intact. */
 	{ STATE(1) "['exp_avg'] = Zeros(9)", "has 9 elements, expected" },
 };
 
@@ -88,7 +88,7 @@ static uint8_t *read_whole(struct plan *p, const char *name, uint64_t *size)
 	return bytes;
 }
 
-/* The files of weights are the same in both views. */
+/* Check that the files of weights are the same in both views. */
 static void assert_same(struct plan *a, struct plan *b, const char *what)
 {
 	struct plan_entry e;
@@ -143,7 +143,8 @@ static void assert_copied(struct plan *p, const struct mkckpt *c, const char *di
 	plan_close(own);
 }
 
-/* The universal tree and a re-cut one are refused by this reason.  Returns the error. */
+/* Check that the universal tree and a re-cut one are refused for this reason.  Returns the
+ * error. */
 static int assert_refused(struct plan *p, const char *expect, const char *what)
 {
 	static const struct view_type recut = { .kind = PLAN_RECUT, .ranks = 3 };
@@ -194,10 +195,10 @@ static void weights_are_served_whatever_the_states_are(void **state)
 			check_refusal(&refusals[i], stage);
 }
 
-/* Changes of model states by which a tensor is none, or of a form that is not read. */
+/* Changes of model states that replace a tensor by something else or by an unsupported form. */
 static const struct odd {
 	const char *change;
-	int first, last; /* stages */
+	int first, last; /* first and last stage */
 } odd[] = {
 	{ "['module']['odd'] = 'text'; ['buffer_names'] += 'odd'", 1, 3 },
 	{ "['module']['odd'] = None; ['buffer_names'] += 'odd'", 1, 3 },
@@ -257,7 +258,7 @@ static void weights_are_served_whatever_else_is_odd(void **state)
 			check_odd(odd[i].change, stage);
 }
 
-/* What settings become, and the reason why one is left out, or NULL. */
+/* How a setting is shown, and the reason if it is left out, or NULL. */
 static const struct setting {
 	const char *change, *as, *why;
 } settings[] = {
@@ -296,7 +297,7 @@ static void put_warning(void *ctx, const char *text)
 	strncat(ctx, text, ERRMSG_MAX);
 }
 
-/* A setting that is a tensor is its number in TAG_dcp, or is left out, which is said. */
+/* TAG_dcp shows a tensor setting as its number, or leaves it out with a note. */
 static void check_setting(const struct setting *s)
 {
 	char *dir = mkckpt_new_dir(), *as_dir = mkckpt_new_dir();
@@ -335,7 +336,7 @@ static void settings_may_be_tensors(void **state)
 #define N64 "nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn"
 #define N256 N64 N64 N64 N64
 
-/* Parameters whose names are paths have their directories in each other. */
+/* The names are paths, so directories of parameters contain each other. */
 static const struct mkckpt_param nested[] = {
 	{ "a", 1, { 5 }, 0 },           { "a/b", 2, { 3, 5 }, 0 }, { "a.b/c/d", 1, { 7 }, 1 },
 	{ "a/b/c", 1, { 2 }, 1 },       { "a-b", 1, { 3 }, 1 },    { "z/" N64, 1, { 4 }, 1 },
@@ -450,7 +451,7 @@ static void names_of_weights_are_alike(void **state)
 {
 	static const struct {
 		const char *names[3];
-		int rc; /* of the universal tree */
+		int rc; /* expected result of the universal tree */
 	} cases[] = {
 		{ { "a", "a/b", "c/d" }, 0 },
 		{ { "a", "..", "c/d" }, -ENOTSUP },

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A state is read in row-major order, whatever form its file has; a file that
- * holds something else is no state.
+ * A state is read in row-major order, whatever the form of its file; other contents are no state.
  */
 #include <errno.h>
 #include <string.h>
@@ -32,7 +31,7 @@ static void file_done(struct file *f)
 	mkpt_done(&f->m);
 }
 
-/* A view of a storage of the numbers 0, 1, 2, ... */
+/* Return a view of a storage of the numbers 0, 1, 2, ... */
 static struct value *view(struct mkpt *m, unsigned ndim, const uint64_t *shape,
 			  const uint64_t *stride, uint64_t offset)
 {

@@ -48,13 +48,13 @@ static const struct {
 
 struct good {
 	struct good_tally tally;
-	char tag[GOOD_PATH_LEN]; /* its path */
+	char tag[GOOD_PATH_LEN]; /* path of the tag */
 	struct findings digests, weights;
 	const struct user_rules *rules;
 };
 
-/* The whole file in memory, which the caller frees; .p is NULL after a failure,
- * which has been reported. */
+/* Read the whole file, which the caller frees; .p is NULL after a failure, which has been
+ * reported. */
 static struct span read_node(struct good *g, struct plan *p, uint64_t node, const char *name)
 {
 	struct errmsg err = { "" };
@@ -102,7 +102,7 @@ static bool dict_open(struct good *g, struct dict *d, const char *name, struct s
 	return false;
 }
 
-/* Tensor i: its bytes begin at `*at' of the file. */
+/* Return the description of tensor i, whose bytes begin at `*at` of the file. */
 static const char *dict_tensor(struct good *g, const struct dict *d, size_t i, struct tensor *t,
 			       uint64_t *at)
 {
@@ -171,7 +171,7 @@ static void check_bytes(struct good *g, const struct line *l, struct span bytes)
 		good_fail(&g->tally, "%s: %s: right size, other bytes", l->field[1], l->field[2]);
 }
 
-/* A file that the script does not write is one of the run's own. */
+/* Return whether a file is one of the run's own, which the script does not write. */
 static bool is_sidecar(const struct good *g, const char *name)
 {
 	char path[2 * GOOD_PATH_LEN];
@@ -223,8 +223,8 @@ static void check_files(struct good *g, struct plan *p, const char *variant)
 			  err.text);
 }
 
-/* The elements of a parameter by its `shape` line.  A vocabulary has more: rows
- * of padding, which the script keeps. */
+/* Return the elements of a parameter by its `shape` line.  A vocabulary also has rows of padding,
+ * which the script keeps. */
 static uint64_t count_elements(const struct good *g, const char *name, const struct tensor *t)
 {
 	uint64_t n = 1;
@@ -269,7 +269,7 @@ static void check_truth(struct good *g, const struct line *l, const struct dict 
 	good_fail(&g->tally, "%s: is missing", l->field[1]);
 }
 
-/* safetensors have the same elements, except for tied ones. */
+/* safetensors files have the same elements, but each tied tensor once. */
 static void check_view(struct good *g, const struct dict *d, struct span bin, struct span st)
 {
 	const uint64_t head = 8 + get_le64(st.p);
@@ -372,7 +372,7 @@ static void check_refused(struct good *g)
 	}
 }
 
-/* Opened along with the universal tree, with which they share the model. */
+/* Open the views along with the universal tree, whose model they share. */
 static void check_derived(struct good *g)
 {
 	const struct plan_options options = { .type.kind = PLAN_UNIVERSAL, .rules = g->rules };

@@ -17,7 +17,7 @@
 
 #define TENSORS_MAX 64
 
-/* A split as the lines write it: "0 2 / 1 ; 250". */
+/* Print a split in the form of the lines: "0 2 / 1 ; 250". */
 static void print_split(const struct weights_split *s, char *out)
 {
 	out += sprintf(out, " ");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Headers of answers, and what makes two answers one file's. */
+/* Headers of responses, and which fields tell that two responses are of one file. */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lists of names, as servers make them and as hostile ones might. */
+/* Listings, as servers and attackers might write them. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "ckpt/remote/listing.h"
 #include "tests/support/unit.h"
 
-/* The names in order, a directory's with a slash, each followed by a blank. */
+/* Check the names in order, each followed by a blank, a directory's also by a slash. */
 static void assert_names(struct dirlist *l, const char *want)
 {
 	char got[512] = "";
@@ -34,7 +34,7 @@ static const struct {
 	  "a b.pt x " },
 	/* Python's http.server */
 	{ "<li><a href=\"a%26b&amp;c\">a&amp;b</a></li>", "a&b&c " },
-	/* by path and by URL */
+	/* the parent's path and URLs */
 	{ "<a href=\"/run/in\"><a href=\"/other/out\"><a href=\"/run/d/e\">",
 	  "in " },
 	{ "<a href=\"http://evil/x\"><a href=\"javascript:x\">",
@@ -120,7 +120,7 @@ static void test_manifest(void **state)
 	}
 }
 
-/* Memory comes with the bytes that arrived: of the shortest links, some times theirs. */
+/* Memory is proportional to the received bytes, even for the shortest links. */
 static void test_memory(void **state)
 {
 	static const char link[] = "href=aaaa ";

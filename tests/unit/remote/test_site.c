@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* URLs: what paths show of them, what is asked for, and what other users see. */
+/* URLs: the paths that show them, the requested URLs, and the text that other users see. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 
 static const struct {
 	const char *url, *path; /* NULL: refused */
-	const char *file;       /* below it */
+	const char *file;       /* path below it */
 	const char *asked;
 } cases[] = {
 	{ "http://h/run", "http://h/run", "/tag/x y", "http://h/run/tag/x%20y" },
@@ -72,7 +72,7 @@ static void test_urls(void **state)
 	assert_null(site_of(test_context(), "/local"));
 }
 
-/* Files that are open keep their site while others are added. */
+/* Open files keep their site while others are added. */
 static void test_sites_stay(void **state)
 {
 	const struct site *first;
@@ -92,7 +92,7 @@ static void test_sites_stay(void **state)
 	assert_string_equal(first->path, "http://first/run");
 }
 
-/* The Host header has no port that is the scheme's own; what is signed equals it. */
+/* The Host header omits the scheme's default port, and equals the signed host. */
 static void test_endpoints(void **state)
 {
 	static const struct {
@@ -142,7 +142,7 @@ static void test_secrets(void **state)
 		{ "s3://bucket/run", "s3://bucket/run" },
 		{ "https://h:443/run@1/x", "https://h:443/run@1/x" },
 		{ "run@1/a?b", "run@1/a?b" },
-		/* mistyped */
+		/* mistyped URLs */
 		{ "gs://u:p@h/r", "gs://***@h/r" },
 		{ "http:/u:p@h/r", "http:/***@h/r" },
 		{ "http//u:p@h/r", "http//***@h/r" },
@@ -151,7 +151,7 @@ static void test_secrets(void **state)
 		{ "htp:/h/r?k=1", "htp:/h/r****" },
 		{ "h/r?k=1,x", "h/r****,x" },
 		{ "--resume=http:/u:p@h", "--resume=http:/***@h" },
-		/* in messages */
+		/* URLs in messages */
 		{ "ucfs: 'http://u:p@h/r': no URL", "ucfs: 'http://***@h/r': no URL" },
 	};
 

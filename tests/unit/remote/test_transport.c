@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A connection that the server has closed ends a request, never the process. */
+/* If the server has closed a connection, the request ends but not the process. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <signal.h>
@@ -13,8 +13,8 @@
 
 static unsigned sends;
 
-/* Takes libc's place for libcurl.  It behaves as write(2), by which OpenSSL sends for
- * libcurl before 7.87, when the connection is closed. */
+/* Replaces libc's send for libcurl, and behaves like write(2), which OpenSSL uses for libcurl
+ * before 7.87, on a closed connection. */
 __attribute__((visibility("default"))) ssize_t send(int fd, const void *p,
 						    size_t len, int flags)
 {

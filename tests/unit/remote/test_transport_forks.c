@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Forked processes never meet on one connection: each reads the answers to its own requests,
- * though their parent had connections to the same server. */
+/* Forked processes never share a connection: each reads the answers to its own requests, though
+ * their parent had connections to the same server. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <pthread.h>
@@ -93,7 +93,7 @@ static int end_server(void **state)
 	return 0;
 }
 
-/* What a reader must get, and whether it did. */
+/* The expected answer of a reader, and whether it came. */
 struct reader {
 	int number;
 	size_t got;
@@ -115,7 +115,7 @@ static size_t compare(char *p, size_t size, size_t n, void *ctx)
 	return n;
 }
 
-/* 0: all bytes were the reader's own. */
+/* Return 0 if all bytes were the reader's own. */
 static int request(int number)
 {
 	static const atomic_bool stop;
@@ -150,7 +150,7 @@ static void forked_readers_have_their_own_connections(void **state)
 
 	if (request(99) == 3)
 		skip();
-	/* Connections that wait for the parent's next requests. */
+	/* Open connections that wait for the parent's next requests. */
 	for (size_t i = 0; i < READERS; i++)
 		assert_int_equal(
 			pthread_create(&threads[i], NULL, request_once, NULL),

@@ -36,8 +36,8 @@ static void defaults_are_the_demos(void **state)
 	config_done(&c);
 }
 
-/* Megatron-DeepSpeed has a pipeline engine in stages 0 and 1 only, and does not decay biases and
- * norms, nor anything in stage 3. */
+/* Megatron-DeepSpeed has a pipeline engine only in stages 0 and 1; it does not decay biases and
+ * norms, and nothing in stage 3. */
 static void names_follow_the_stage(void **state)
 {
 	struct config c;

@@ -51,7 +51,7 @@ static void near(const float *got, const float *want, size_t n)
 			fail_msg("[%zu] of %zu is %.9g, not %.9g", i, n, got[i], want[i]);
 }
 
-/* Call `check` with each length and number of threads. */
+/* Call `check` for each length and number of threads. */
 static void each(void (*check)(struct backend *cpu, struct backend *host, size_t n))
 {
 	size_t l, t;

@@ -29,7 +29,7 @@ struct function {
 			 float *dx);
 };
 
-/* Kept by `forward` for `backward`. */
+/* Saved by `forward` for `backward`. */
 static float stats[MOST], kept[MOST], kept_pre[MOST];
 
 /* rows[5][7], weight[7], bias[7] */
@@ -194,7 +194,7 @@ static double dot(const float *a, const float *b, size_t n)
 	return sum;
 }
 
-/* The outputs at x + by * direction, summed with `weights`. */
+/* Return the outputs at x + by * direction, summed with `weights`. */
 static double value_at(struct backend *b, const struct function *f, const float *x,
 		       const float *direction, float by, const float *weights)
 {

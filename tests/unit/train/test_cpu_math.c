@@ -113,7 +113,7 @@ static void rounds_to_nearest_even(void **state)
 	}
 }
 
-/* Is `often` of n within five standard deviations of the expectation? */
+/* Return whether `often` of n is within five standard deviations of the expectation. */
 static bool is_likely(unsigned often, unsigned n, double rate)
 {
 	return fabs(often - n * rate) < 5 * sqrt(n * rate * (1 - rate));
@@ -145,7 +145,7 @@ static void drops_as_often_as_told(void **state)
 	}
 }
 
-/* Two elements a few columns or a few rows apart are both dropped as often as independence
+/* Two elements a few columns or rows apart are dropped together as often as independence
  * predicts. */
 static void neighbours_are_dropped_independently(void **state)
 {

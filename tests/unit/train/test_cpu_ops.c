@@ -102,7 +102,7 @@ static void near(struct op_case *c, const char *key, const float *got, size_t nu
 	numbers_near(what, got, in(c, key, numel), numel, c->tolerance);
 }
 
-/* `near`, for the model's type. */
+/* `near` for the model's type. */
 static void near_act(struct op_case *c, const char *key, float *got, size_t numel)
 {
 	float *const rounded = written(c, numel);
@@ -290,7 +290,7 @@ static void is_pytorchs(void **state)
 #define SEQ ((size_t)32)
 #define SEEDS 64
 
-/* The weights of all queries: with equal keys they are uniform, and an identity matrix as values
+/* Get the weights of all queries: equal keys make them uniform, and an identity matrix as values
  * shows them. */
 static void show_weights(struct backend *b, uint64_t seed, float *out)
 {
@@ -313,7 +313,7 @@ static size_t alike(const float *x, const float *y, size_t n)
 	return same;
 }
 
-/* Steps of a run have consecutive seeds: no row of one may equal a row of another. */
+/* A run uses consecutive seeds: no row of one step may equal a row of another. */
 static void every_row_drops_others(void **state)
 {
 	const size_t n = 24;

@@ -96,7 +96,7 @@ static void run_otherwise(bool otherwise)
 #ifdef CUDA_EMULATED
 	cudaemu_reverse(otherwise);
 #else
-	(void)otherwise; /* a GPU's order of threads cannot be set */
+	(void)otherwise; /* the order of a GPU's threads cannot be set */
 #endif
 }
 
@@ -305,7 +305,7 @@ static void out_of_memory_is_told(void **state)
 	assert_null(b->ops->alloc(b, 1 << 20));
 	cudaemu_limit_memory(SIZE_MAX);
 	assert_int_equal(b->ops->sync(b, &err), 0);
-	/* leaves nothing to allocate */
+	/* leaves no allocation for later */
 	op_named("norm")->work(&s, op_named("norm")->shapes);
 	cudaemu_limit_memory(0);
 	b->ops->sum_squares(b, NULL, NULL, 1 << 20);
@@ -461,7 +461,7 @@ static void runs_are_equal_bit_for_bit(void **state)
 	assert_memory_equal(first, again, sizeof(first));
 }
 
-/* Waits that a test can omit. */
+/* Waits that a test can leave out. */
 enum { FOR_ZEROS, FOR_INPUT, FOR_SUMS, FOR_OUTPUT, NONE };
 
 /* One queue copies in, the compute queue doubles, another copies out. Return whether the result is
@@ -523,9 +523,7 @@ static void queues_wait_for_each_other(void **state)
 }
 
 #ifdef CUDA_EMULATED
-/*
- * For each wait, some order of the queues fails without it; with all waits, every order is right.
- */
+/* For each wait, some order of the queues fails without it; with all waits, every order works. */
 static void waits_that_are_missing_show(void **state)
 {
 	struct backend *const b = cuda(DTYPE_F32);
@@ -543,7 +541,6 @@ static void waits_that_are_missing_show(void **state)
 }
 #endif
 
-/* --------------------------------------------------------------------------- */
 
 /* Return 77 without a GPU. */
 static int look_for_device(void)

@@ -10,7 +10,7 @@
 
 #define ALGORITHMS 4
 
-/* Products of one linear layer and its gradient, by algorithm. */
+/* Count the products of one linear layer and its gradient, by algorithm. */
 static void count_products(const struct backend_cuda_options *o, unsigned products[ALGORITHMS])
 {
 	const struct op *const op = op_named("linear");
@@ -34,7 +34,7 @@ static void fastest_is_used(void **state)
 {
 	static const struct {
 		const char *what;
-		unsigned fastest; /* now */
+		unsigned fastest; /* algorithm that is currently fastest */
 		bool last_fails, deterministic;
 		bool measured;
 		unsigned used;

@@ -50,7 +50,7 @@ static void count_elements(const struct gpt2 *m, size_t number, unsigned *seen)
 	}
 }
 
-/* Ranks that share a model have every element of it once, and padding only beyond the end of a
+/* Model-parallel ranks together have every element once, and padding only at the end of a
  * parameter. */
 static void parts_are_the_whole(void **state)
 {
@@ -124,7 +124,7 @@ static void stages_are_balanced(void **state)
 	}
 }
 
-/* Units of other stages are empty; the last stage has the embedding for its head. */
+/* Units of other stages are empty; the last stage has a copy of the embedding for its head. */
 static void stages_have_their_layers(void **state)
 {
 	static const size_t params[3][7] = {

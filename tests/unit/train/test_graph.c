@@ -114,7 +114,7 @@ static void replays_with_what_is_there(void **state)
 	set_in(100);
 	o->replay(at.b, g);
 	check_out(222);
-	/* Unrecorded work between replays. */
+	/* Run work that is not recorded between replays. */
 	step();
 	check_out(422);
 	o->replay(at.b, g);
@@ -123,7 +123,7 @@ static void replays_with_what_is_there(void **state)
 	end();
 }
 
-/* Operations' own memory may grow between replays: recorded operations keep theirs. */
+/* Operations' scratch memory may grow between replays: recorded operations keep theirs. */
 static void keeps_its_memory(void **state)
 {
 	const size_t many = 1 << 18;

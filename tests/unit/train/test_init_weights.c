@@ -18,7 +18,7 @@ static void make_model(struct gpt2 *m)
 
 static void distributions(void **state)
 {
-	/* c_proj: 0.02 / sqrt(2 * n_layer) */
+	/* The standard deviation of c_proj is 0.02 / sqrt(2 * n_layer). */
 	static const struct {
 		size_t i;
 		double mean, std;
@@ -51,7 +51,7 @@ static void distributions(void **state)
 
 static void parts_are_parts_of_the_whole(void **state)
 {
-	static float whole[200000]; /* larger than one thread's task */
+	static float whole[200000]; /* more than one thread's task */
 	float part[50];
 	struct gpt2 m;
 

@@ -100,7 +100,7 @@ static void a_resumed_run_continues(void **state)
 static void a_gap_stays_one(void **state)
 {
 	run(1, 1);
-	run(4, 4); /* from a checkpoint of another run */
+	run(4, 4); /* a checkpoint of another run */
 	csv_must_be(HEADER ROW1 ROW4);
 }
 
@@ -114,7 +114,7 @@ static void a_new_run_does_not_replace_another(void **state)
 	struct errmsg err;
 
 	snprintf(log_dir, sizeof(log_dir), "%s/logs", dir);
-	/* A run that died before its first step does not count. */
+	/* A run that ended before its first step does not count. */
 	assert_int_equal(metrics_open(&m, &o, &err), 0);
 	assert_int_equal(metrics_close(m, &err), 0);
 	run(1, 2);
@@ -176,7 +176,7 @@ static int count_loss(void *ctx, const char *tag, size_t tag_len, uint64_t step,
 	return 0;
 }
 
-/* Each resumed part has an event file of its own. */
+/* Each resumed part writes its own event file. */
 static void events_say_the_same(void **state)
 {
 	char path[PATH_MAX + NAME_MAX];

@@ -16,7 +16,7 @@ static const struct gpt2_config config = {
 	.n_positions = 32,
 };
 
-/* The second of two tensor-parallel ranks. */
+/* Make the second of two tensor-parallel ranks. */
 static void make_part(struct gpt2 *m)
 {
 	const struct gpt2_split s = { .rank = 1, .size = 2, .stages = 1 };

@@ -64,7 +64,7 @@ static int close_numbers(void **state)
 	return 0;
 }
 
-/* Model `i` of the reference, with weights rounded to `dtype`. */
+/* Load model `i` of the reference, with weights rounded to `dtype`. */
 static const struct value *load_model(struct whole *w, size_t i, enum dtype dtype, unsigned threads)
 {
 	const struct value *const model = numbers_case(&numbers, i);
@@ -195,7 +195,7 @@ static double slope(struct whole *w, const float *direction, double step)
 
 		for (i = 0; i < w->model.numel; i++)
 			w->weights[i] += (float)(by * direction[i]);
-		/* The training loss, with dropout for a fixed seed. */
+		/* Compute the training loss, with dropout of a fixed seed. */
 		side[s] = train(w, 0);
 		for (i = 0; i < w->model.numel; i++)
 			w->weights[i] -= (float)(by * direction[i]);
@@ -273,13 +273,13 @@ static void runs_are_equal_bit_for_bit(void **state)
 	end(&w[1]);
 }
 
-/* A third block that shares all, some, or all but one of its activations. */
+/* The third block shares all, some, or all but one of its activations. */
 static void made_again_gradients_are_the_same(void **state)
 {
 	/* Numbers per token in a block: 16 times n_embd. */
 	static const struct {
 		unsigned recompute;
-		size_t shared; /* of these 16 */
+		size_t shared; /* how many of these 16 are shared */
 	} cases[] = {
 		{ RECOMPUTE_NORMS, 2 },
 		{ RECOMPUTE_GELU, 8 },

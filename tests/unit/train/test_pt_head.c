@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A file's object can be read from the beginning of the file, and damage there causes only
- * errors. */
+/* A file's object can be read from the file's beginning; damage there causes only errors. */
 #include <string.h>
 
 #include "ckpt/base/arena.h"
@@ -9,7 +8,7 @@
 #include "tests/make/mkpt.h"
 #include "tests/support/unit.h"
 
-/* {"param": a tensor of 77 floats} as fp32.pt; *len bytes precede the storage. */
+/* Make fp32.pt with {"param": a tensor of 77 floats}; *len bytes precede the storage. */
 static struct bytebuf make_file(uint64_t *len)
 {
 	static const uint64_t shape[] = { 11, 7 };
@@ -60,7 +59,7 @@ static void cut_off(void **state)
 	uint64_t whole = 0;
 
 	for (uint64_t n = 0; n < len; n++) {
-		/* A complete pickle stays complete with more bytes. */
+		/* Further bytes do not change a complete pickle. */
 		if (read_front(&a, &root, file.data, n))
 			whole++;
 		else

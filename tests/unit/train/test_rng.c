@@ -7,10 +7,10 @@
 
 static const struct {
 	uint64_t seed, high;
-	unsigned skip; /* elements */
+	unsigned skip; /* elements to skip */
 	uint64_t next[4];
 } cases[] = {
-	/* torch 2.15.0 */
+	/* from torch 2.15.0 */
 	/* clang-format off */
 	{ 42u, 256u, 0, { 102u, 179u, 92u, 14u } },
 	{ 42u, 50257u, 1000, { 48101u, 36389u, 42170u, 30756u } },

@@ -28,7 +28,7 @@ static const char *in_dir(const char *name)
 	return path;
 }
 
-/* Three documents of uint16: 1 2 3 | 4 | 5 6 */
+/* Write three documents of uint16: 1 2 3 | 4 | 5 6 */
 static void write_data(void)
 {
 	static const uint32_t lengths[] = { 3, 1, 2 }, at[] = { 0, 6, 8 };
@@ -50,13 +50,13 @@ static void write_data(void)
 	bytebuf_done(&b);
 }
 
-/* An array as numpy.save writes it. */
+/* An array that is written like numpy.save's. */
 struct array {
 	const char *type, *shape;
 	size_t n;
 	int64_t v[12];
 	size_t cut;      /* bytes missing at the end */
-	uint8_t version; /* 0: 1 */
+	uint8_t version; /* 0: version 1 */
 };
 
 static void write_array(const char *name, const struct array *a)

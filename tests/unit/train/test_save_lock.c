@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What save_lock does where the directory cannot be made, opened or locked. */
+/* save_lock on directories that cannot be made, opened or locked. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>

@@ -16,7 +16,7 @@
 #include "tests/make/mkpt.h"
 #include "tests/support/unit.h"
 
-/* The scalars passed to a reader, as text: "tag step value; " and "from step; ". */
+/* The scalars that a reader receives, as text: "tag step value; " and "from step; ". */
 struct events {
 	char text[512];
 	int stop; /* the callback's result */
@@ -45,7 +45,7 @@ static int read_bytes(const void *p, size_t len, struct events *t, struct errmsg
 	return tbevents_read(&src, note, t, err);
 }
 
-/* A file with two steps, from step 5 on. */
+/* Make a file of two steps, starting with step 5. */
 static struct bytebuf make_file(void)
 {
 	const struct tbevents_scalar one[] = { { "train/loss", 4.5 } };
@@ -111,7 +111,7 @@ static void a_file_that_was_cut_is_read_up_to_there(void **state)
 	for (size_t len = 0; len < b.len; len++) {
 		assert_int_equal(read_bytes(b.data, len, &t, &err), 0);
 		assert_int_equal(strncmp(FIRST SECOND, t.text, strlen(t.text)), 0);
-		/* A file that ends between records has no message. */
+		/* A file that ends between records causes no message. */
 		assert_true(!*err.text || strstr(err.text, "ends within the record"));
 	}
 	assert_string_equal(t.text, FIRST);
@@ -148,7 +148,7 @@ static void add_record(struct bytebuf *b, const void *p, size_t len)
 	bytebuf_done(&head);
 }
 
-/* Hand-made messages, as other programs may write them. */
+/* Messages that other programs may write. */
 static void other_programs_events(void **state)
 {
 	static const struct {

@@ -155,7 +155,7 @@ static void rows_of_numbers_and_of_bytes(void **state)
 		t = must_open(&o);
 		must_read(t, false, 1, row);
 		assert_memory_equal(row, cases[i].row1, sizeof(row));
-		/* The data has two rows; row 3 repeats row 1. */
+		/* The data has two rows, so row 3 repeats row 1. */
 		must_read(t, false, 0, row);
 		must_read(t, false, 2, again);
 		assert_memory_equal(row, again, sizeof(row));
@@ -266,7 +266,7 @@ static void a_file_that_becomes_shorter_is_an_error(void **state)
 struct index {
 	uint64_t version;
 	uint8_t type;
-	uint64_t sequences, documents; /* in the header */
+	uint64_t sequences, documents; /* as recorded in the header */
 	size_t n, d;                   /* actually written */
 	uint32_t lengths[4];
 	uint64_t pointers[4];

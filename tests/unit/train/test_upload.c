@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Uploads arrive completely, with device memory apart from or shared with the host, by any
- * reader; read errors have source_read's messages; an upload freed early leaves nothing behind.
+ * Uploads arrive completely, in device memory apart from or shared with the host, by any reader;
+ * read errors have source_read's messages; an upload that is freed early leaves nothing behind.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -76,7 +76,7 @@ struct job {
 	size_t off, n, to;
 };
 
-/* Jobs with consecutive ranges of device memory. */
+/* Make jobs with consecutive ranges of device memory. */
 static size_t random_jobs(struct job *jobs, size_t n)
 {
 	static const enum dtype dtypes[] = { DTYPE_F32, DTYPE_F32, DTYPE_BF16, DTYPE_F64,
@@ -183,7 +183,7 @@ static void cold_files_stay_cold(void **state)
 	b->ops->free(b, to);
 }
 
-/* Read from `off` on a file that has been truncated. */
+/* Read from `off` in a file that has been truncated. */
 static int read_short(struct backend *b, float *to, uint64_t off, struct errmsg *err)
 {
 	struct source src = open_file();
@@ -208,7 +208,7 @@ static void failures_are_told(void **state)
 		const unsigned files = open_files();
 		struct errmsg err = { "" };
 
-		/* Pieces beyond the end cannot be read, and those before it are not taken. */
+		/* Pieces beyond the end fail, also those before it. */
 		assert_int_equal(read_short(b, to, 0, &err), -EIO);
 		assert_true(strncmp(err.text, FILE_NAME ": ", strlen(FILE_NAME ": ")) == 0);
 		assert_non_null(strstr(err.text, "truncated "));
@@ -254,7 +254,7 @@ static void nothing_more_is_read_after_a_failure(void **state)
 	bad.fd = open(".", O_RDONLY | O_DIRECTORY);
 	assert_int_equal(upload_new(&q, b, 2, 2, NULL), 0);
 	assert_int_equal(upload_add(q, &bad, 0, 4, DTYPE_F32, to, &err), 0);
-	/* On a busy machine the reader that fails may be the last to run. */
+	/* On a busy machine the reader that fails may run last. */
 	for (unsigned i = 0; i < 10000 && !rc; i++) {
 		rc = upload_add(q, &src, 0, 4096, DTYPE_F32, to, &err);
 		usleep(1000);
@@ -329,7 +329,7 @@ static void a_reader_says_what_went_wrong(void **state)
 	}
 	assert_int_equal(jobs[8].rc, -EBADMSG);
 	assert_non_null(strstr(jobs[8].err.text, FILE_NAME ": ends at"));
-	reader_start(r, &jobs[0]); /* and not waited for */
+	reader_start(r, &jobs[0]); /* the job is not waited for */
 	reader_free(r);
 	source_close(&src);
 	free(buf);

@@ -105,7 +105,7 @@ static void hang_after_removal(void)
 	hang();
 }
 
-/* The process is asked to stop while it does not wait. */
+/* The process is asked to stop while it is not waiting. */
 static void be_told(void)
 {
 	static struct watch_probe bad = { .check = broken, .pending = nothing };
@@ -115,7 +115,7 @@ static void be_told(void)
 	wait_for_ever();
 }
 
-/* Waits that together exceed the limit, but none alone. */
+/* No single wait exceeds the limit, but their sum does. */
 static void wait_often(void)
 {
 	for (int i = 0; i < 8; i++) {

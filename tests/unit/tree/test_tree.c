@@ -187,7 +187,7 @@ static void *walk_on(void *arg)
 	return NULL;
 }
 
-/* The inode of the first tag's view, or 0 while there is none. */
+/* Return the inode of the first tag's view, or 0 while there is none. */
 static uint64_t first_view(struct tree *t)
 {
 	struct tree_attr attr;
@@ -198,7 +198,7 @@ static uint64_t first_view(struct tree *t)
 		       : attr.st.st_ino;
 }
 
-/* fp32.pt of the first parameter in the view of a tag. */
+/* Return fp32.pt of the first parameter in a tag's view. */
 static uint64_t first_parameter_file(struct tree *t)
 {
 	static const char *const dirs[] = { "global_step1_universal", "zero" };

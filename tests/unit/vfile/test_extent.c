@@ -33,7 +33,7 @@ static void runs_are_merged_when_they_continue(void **state)
 		uint32_t shard;
 		uint64_t from;
 		enum dtype dtype;
-		size_t n; /* extents after 8 bytes of shard 0 at 100 */
+		size_t n; /* extents after adding this to 8 bytes of shard 0 at 100 */
 	} cases[] = {
 		{ EXTENT_SHARD, 0, 108, DTYPE_U8, 1 }, { EXTENT_SHARD, 0, 107, DTYPE_U8, 2 },
 		{ EXTENT_SHARD, 0, 109, DTYPE_U8, 2 }, { EXTENT_SHARD, 0, 100, DTYPE_U8, 2 },
@@ -51,7 +51,7 @@ static void runs_are_merged_when_they_continue(void **state)
 	}
 }
 
-/* Converted elements have another size in their source. */
+/* Elements of a cast have another size in their source. */
 static void casts_are_merged_by_elements(void **state)
 {
 	struct extent_map m = { 0 };
@@ -108,7 +108,7 @@ static void a_map_is_converted_run_by_run(void **state)
 	assert_false(extent_is_cast(&m.v[2]));
 	assert_int_equal(extent_size(&m), 64);
 	extent_done(&m);
-	/* A part, which begins and ends inside extents. */
+	/* A range that begins and ends inside extents. */
 	assert_true(extent_add_range(&m, &from, 36, 8, DTYPE_F32, DTYPE_BF16));
 	assert_int_equal(m.n, 2);
 	assert_int_equal(m.v[0].from, 136);
@@ -118,7 +118,7 @@ static void a_map_is_converted_run_by_run(void **state)
 	extent_done(&from);
 }
 
-/* Elements that were converted to float32 are converted once. */
+/* Casting a cast to float32 converts once. */
 static void a_cast_is_converted_once(void **state)
 {
 	struct extent_map from = { 0 }, m = { 0 };
@@ -167,7 +167,7 @@ static void a_walk_goes_through_a_range(void **state)
 	static const struct {
 		uint64_t off;
 		size_t len;
-		const char *expected; /* shard:from+length, each */
+		const char *expected; /* each as shard:from+length */
 	} cases[] = {
 		{ 0, 10, "0:0+1 1:100+2 2:200+3 3:300+4 " },
 		{ 2, 3, "1:101+1 2:200+2 " },

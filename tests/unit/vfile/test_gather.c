@@ -51,7 +51,7 @@ static void memory_done(struct memory *m)
 	free(m->shard);
 }
 
-/* Sources of m->len bytes that are in m->whole. */
+/* Make maps of sources of m->len bytes that are in m->whole. */
 static struct extent_map *make_maps(struct memory *m, size_t n)
 {
 	struct extent_map *maps = calloc(n, sizeof(*maps));
@@ -62,7 +62,7 @@ static struct extent_map *make_maps(struct memory *m, size_t n)
 		total += m->len[t];
 	m->shard = malloc(total + 1);
 	assert_non_null(m->shard);
-	/* From the shard's end to its beginning, run by run. */
+	/* Place runs from the shard's end to its beginning. */
 	end = total;
 	for (size_t t = 0; t < n; t++)
 		for (uint64_t at = 0, run; at < m->len[t]; at += run) {
@@ -84,7 +84,7 @@ static int read_memory(void *ctx, const struct extent_map *map, void *buf, size_
 	if (m->reads_left-- == 0)
 		return errmsg_set(err, -EIO, "no more");
 	m->bytes_read += len;
-	/* Reads must not go beyond the slice. */
+	/* Reads must stay inside the slice. */
 	assert_true(off <= extent_size(map) && len <= extent_size(map) - off);
 	while (len) {
 		const size_t i = extent_find(map, off);
@@ -105,7 +105,7 @@ static void fill(uint8_t *to, uint64_t len)
 		to[i] = (uint8_t)draw();
 }
 
-/* Check reads of all sizes, and single bytes at the end. */
+/* Check reads of all sizes, and of single bytes at the end. */
 static void check_reads(struct memory *m, const uint8_t *want, uint64_t len)
 {
 	uint8_t *got = malloc(len + 2);
@@ -131,7 +131,7 @@ static void check_reads(struct memory *m, const uint8_t *want, uint64_t len)
 	free(got);
 }
 
-/* Rows of random segments; some are long enough to be read separately. */
+/* Make rows of random segments, some long enough to be read separately. */
 static void make_rows(struct geometry *g, bool large)
 {
 	const uint64_t segs = large ? 1 + below(3) : 1 + below(9);
@@ -161,7 +161,7 @@ static void make_rows(struct geometry *g, bool large)
 	g->shape[0] = g->numel;
 }
 
-/* Expand the geometry element by element. */
+/* Compute the expected bytes element by element. */
 static uint8_t *expand(const struct geometry *g, const struct memory *m, size_t item)
 {
 	uint8_t *v = malloc(g->numel * item + 1);
@@ -324,7 +324,7 @@ static void scaled_segments_are_divided(void **state)
 		check_scaled(i % 3 == 2 ? 1 : -1 - i % 3);
 }
 
-/* A mean over `n` slices of `numel` elements; m->whole is filled. */
+/* Make a mean over `n` slices of `numel` elements; fill m->whole. */
 static void make_mean(struct memory *m, size_t n, uint64_t numel)
 {
 	struct geometry g = { .ndim = 1,
@@ -344,14 +344,14 @@ static void make_mean(struct memory *m, size_t n, uint64_t numel)
 	g.segs[0].len = g.stride[0] = numel;
 	m->x = gather_new(&g, DTYPE_F32, 1, make_maps(m, n));
 	assert_non_null(m->x);
-	/* Ownership of the segments moved. */
+	/* The gather now owns the segments. */
 	assert_null(g.segs);
 	assert_null(g.stride);
 }
 
 static void check_mean(size_t n, uint64_t numel)
 {
-	/* 2^24 and 1: sums that depend on their order. */
+	/* sums of 2^24 and 1 depend on their order */
 	static const float odd[] = { 16777216.0f, 1.0f,  -16777216.0f, -0.0f,
 				     0.0f,        3e38f, 1e-45f,       0.1f };
 	struct memory m = { 0 };
@@ -412,7 +412,7 @@ static void a_worked_mean(void **state)
 	memory_done(&m);
 }
 
-/* A gather that needs each of its reads fails if any of them fails. */
+/* If any read fails, the gather fails. */
 static void check_failures(struct memory *m, uint64_t len, unsigned reads)
 {
 	uint8_t *got = malloc(len);
@@ -458,7 +458,7 @@ static void failed_reads_are_passed_up(void **state)
 		g.numel = 4 * lens[i];
 		m.x = gather_new(&g, DTYPE_U8, 1, make_maps(&m, 2));
 		assert_non_null(m.x);
-		/* One read per source, or one per segment and row. */
+		/* one read per source, or one per segment and row */
 		check_failures(&m, 4 * lens[i], i ? 4 : 2);
 		memory_done(&m);
 	}
@@ -466,7 +466,7 @@ static void failed_reads_are_passed_up(void **state)
 
 static void failed_means_are_passed_up(void **state)
 {
-	const uint64_t numel = 20000; /* 64 KiB at a time */
+	const uint64_t numel = 20000; /* 64 KiB are read at a time */
 	struct memory m = { 0 };
 
 	seed = 5;
@@ -476,7 +476,7 @@ static void failed_means_are_passed_up(void **state)
 		assert_non_null(m.whole[t]);
 	}
 	make_mean(&m, 3, numel);
-	/* Three slices are read twice. */
+	/* Each of three slices is read twice. */
 	check_failures(&m, numel * sizeof(float), 6);
 	memory_done(&m);
 }

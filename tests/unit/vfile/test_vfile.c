@@ -77,14 +77,14 @@ static void bytes_are_bytes(void **state)
 	vfile_free(m.f);
 }
 
-/* Under `ulimit -v` a shard that cannot be mapped is read by pread. */
+/* Under `ulimit -v`, shards that cannot be mapped are read by pread. */
 static void reads_need_no_mapping(void **state)
 {
 	struct rlimit limit, low;
 	struct made_shards f;
 
 #ifdef __SANITIZE_ADDRESS__
-	skip(); /* AddressSanitizer reserves more address space than a limit allows */
+	skip(); /* AddressSanitizer reserves more address space than the limit allows */
 #endif
 	made_shards_make(&f);
 	assert_int_equal(getrlimit(RLIMIT_AS, &limit), 0);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checksums of virtual files, computed in passing or on demand. */
+/* Checksums of virtual files, computed while reading or on demand. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -16,7 +16,7 @@
 #include "tests/support/random.h"
 #include "tests/support/unit.h"
 
-/* bytes: more than the mapping that serves zeros */
+/* more bytes than the mapping that serves zeros */
 #define ZEROS ((5u << 20) / 2 + 12)
 
 /* The checksum of zeros is known when the file is created, without a shard. */
@@ -144,7 +144,7 @@ static void reading_out_of_order_makes_no_wrong_sum(void **state)
 	made_shards_done(&f);
 }
 
-/* A known checksum is not computed again: shown by a wrong one. */
+/* A known checksum is not computed again: a wrong one proves this. */
 static void known_sums_are_believed(void **state)
 {
 	struct made_shards f;
@@ -204,8 +204,7 @@ static void many_who_ask_at_once_are_told_the_same(void **state)
 	made_shards_done(&f);
 }
 
-/* A trailer fails as long as its data cannot be read, and succeeds
- * afterwards. */
+/* A trailer fails while its data cannot be read, and succeeds afterwards. */
 static void a_failed_sum_is_tried_again(void **state)
 {
 	struct errmsg err = { "" };
