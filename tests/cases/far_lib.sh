@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# A store that is far away, for cases: tests/bench/slowfs on $far.  After lib.sh.
+# Slow storage for cases: tests/bench/slowfs on $far.  Source this after lib.sh.
 # shellcheck shell=bash
 require_fuse
 far=$tmp/far
@@ -7,7 +7,7 @@ slowfs=$top_builddir/tests/bench/slowfs
 [ -x "$slowfs" ] || skip "tests/bench/slowfs is not built"
 mkdir "$far"
 
-# leave DIR: unmount it, which may be busy for a moment.
+# leave DIR: unmount it; it may be busy for a moment.
 leave() {
 	for _ in $(seq 50); do
 		umount "$1" 2>/dev/null || fusermount3 -u "$1" 2>/dev/null

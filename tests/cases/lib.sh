@@ -73,8 +73,7 @@ require() {
 	command -v "$1" >/dev/null || skip "no $1"
 }
 
-# Run the server in the foreground of a background job, so that its log can be
-# read.
+# Run the server in a background job with -f, so that its log can be read.
 mount_fg() {
 	mkdir -p "$tmp/mnt"
 	# A background job ignores SIGINT, and so would the server.
@@ -90,8 +89,7 @@ mount_fg() {
 	return 1
 }
 
-# A server that is unmounted must exit with 0; a sanitizer that found a defect
-# changes the status.
+# An unmounted server must exit with 0; a sanitizer that has found a defect changes the status.
 unmount() {
 	local status
 	for _ in $(seq 600); do
@@ -109,13 +107,13 @@ unmount() {
 	fi
 }
 
-# The directory of a case's tag, by its digests file.
+# Print the tag directory of a case, given its digests file.
 tag_of() {
 	sed -n 's/^tag //p' "$good/$1.digests"
 }
 
-# good_cases: the digests files of real checkpoints.  Under sanitizers, which slow a process
-# down fivefold, every fourth: unit/plan/test_good reads all of them in one process.
+# good_cases: the digests files of real checkpoints.  Sanitizers slow a process down fivefold, so
+# only every fourth then: unit/plan/test_good reads all of them in one process.
 good_cases() {
 	if [ "${sanitize:-no}" = no ]; then
 		printf '%s\n' "$good"/*.digests
@@ -125,8 +123,8 @@ good_cases() {
 	fi
 }
 
-# good_lists: of all good cases with files, in $tmp/lists: NAME.sums for sha256sum, "cases"
-# (NAME TAG), "sizes" (SIZE NAME/PATH), and "all", the files of those that have no others.
+# good_lists: write lists of all good cases with files into $tmp/lists: NAME.sums for sha256sum,
+# "cases" (NAME TAG), "sizes" (SIZE NAME/PATH), and "all", the files of cases that have no others.
 good_lists() {
 	mkdir "$tmp/lists"
 	# shellcheck disable=SC2046 # names of files
@@ -152,8 +150,8 @@ good_lists() {
 	sort -o "$tmp/lists/cases" "$tmp/lists/cases"
 }
 
-# good_compare FOUND: "SIZE NAME/PATH" of each file found: checks that the listed files exist with
-# their sizes, and no others if the list is complete.
+# good_compare FOUND: given "SIZE NAME/PATH" of each file found, check that the listed files exist
+# with their sizes, and no others if the list is complete.
 good_compare() {
 	local lists=$tmp/lists
 	check "all files, of their sizes" test -z "$(comm -23 <(sort "$lists/sizes") <(sort "$1") | tee /dev/stderr)"
@@ -163,7 +161,7 @@ good_compare() {
 			name in all' "$lists/all" "$1" | sort)
 }
 
-# start_of FILE MEMBER: where the member's bytes begin, by its local header.
+# start_of FILE MEMBER: print the offset of the member's data, from its local header.
 start_of() {
 	local name at extra
 	name=$(LC_ALL=C grep -obUaE "[A-Za-z0-9_-]+/$2" "$1" | head -n 1)
@@ -173,7 +171,7 @@ start_of() {
 	echo $((at + ${#name} + extra))
 }
 
-# flip FILE OFFSET: turns the lowest bit of a byte.
+# flip FILE OFFSET: invert the lowest bit of a byte.
 flip() {
 	local byte
 	byte=$(od -An -tu1 -j "$2" -N 1 "$1")

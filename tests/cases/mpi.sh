@@ -62,7 +62,7 @@ on_ranks() {
 	"${run[@]}" "${@:2}" </dev/null
 }
 
-# All lines go through the same code, most of which sanitizers see with a few lines; the numbers of
+# All lines run the same code, most of which a few lines cover under sanitizers; the numbers of
 # each line are checked without them.
 sampled() {
 	if [ "${sanitize:-no}" = no ]; then
@@ -78,7 +78,7 @@ ranks_later() {
 }
 ranks_wait=()
 
-# Many runs share the time of one start.
+# Many runs share one start.
 ranks_start() {
 	local n words
 	for n in "${!ranks_wait[@]}"; do

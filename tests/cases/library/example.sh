@@ -1,8 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# The library is found by pkg-config where `make install` puts it, and the example that
-# uses it compiles as C and as C++ and reads a checkpoint.  Installed programs use the
-# installed library.
+# pkg-config finds the library where `make install` puts it; the example that uses it compiles as
+# C and as C++, and reads a checkpoint.  Installed programs use the installed library.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 
@@ -18,7 +17,7 @@ flags=$(pkg-config --cflags --libs uckpt) || fail "pkg-config does not find the 
 run=$good/z1_fp32_dp2
 view=$(tag_of z1_fp32_dp2)_universal
 
-# example COMPILER...: checks the program's output about the parameters' files.
+# example COMPILER...: check the program's output about the parameters' files.
 example()
 {
 	# shellcheck disable=SC2086 # flags are a list

@@ -8,14 +8,14 @@ require_fuse
 require mpirun
 require unzip
 
-# ./bootstrap runs it like this: it knows only the build directory.
+# ./bootstrap runs it like this, knowing only the build directory.
 env -u top_srcdir -u top_builddir bash "$top_srcdir/tests/demo.sh" "$top_builddir" "$tmp/log" \
 	>"$tmp/out" 2>&1 || fail "it stopped: $(tail -n 30 "$tmp/log")"
 check "it compares what was mounted" grep -q '^\$ diff -r mnt/' "$tmp/log"
 check "it packs a tag" grep -q '^run/.*[.]ucpack: [0-9]* files' "$tmp/log"
 check "and those of ranks that share the model" \
 	test "$(grep -c '10 steps, at most .* apart' "$tmp/log")" = 2
-# The output for the user.
+# Show the output to the user.
 check "a few lines: $(cat "$tmp/out")" test "$(wc -l <"$tmp/out")" -le 14
 check "the files are the converter's" grep -q '^89 files .* each equals' "$tmp/out"
 check "losses side by side" grep -q '^ *60 ' "$tmp/out"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# A server that may not open /dev/fuse serves a descriptor that it inherits, on which
-# a broker has mounted; and root of a user namespace mounts by itself.
+# A server without access to /dev/fuse serves an inherited descriptor on which a broker has
+# mounted; and root of a user namespace mounts by itself.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 require_fuse
@@ -12,7 +12,7 @@ mkdir "$tmp/run" "$mnt"
 "$top_builddir/tests/programs/mkrun" "$tmp/run" 2 1000 || fail "mkrun"
 check "convert" ucckpt convert "$tmp/run/global_step4" "$tmp/copy" >"$tmp/convert.log" 2>&1
 
-# Everything that the server needs of nobody's is readable; the device is not.
+# User nobody can read everything that the server needs, but not the device.
 run_as=()
 options=ro,fsname=ucfs,subtype=ucfs
 if [ "$(id -u)" -eq 0 ]; then
@@ -34,7 +34,7 @@ check "in the foreground" kill -0 "$server"
 unmount
 check "without complaint" test ! -s "$tmp/log"
 
-# refused REASON FD: as inherited, which may be closed.
+# refused REASON FD: the inherited descriptor FD, which may be closed, is refused.
 refused() {
 	ucfs "$tmp/run" /dev/fd/9 2>"$tmp/log" && fail "$1: served"
 	check "$1" grep -q "mount point /dev/fd/9: $1" "$tmp/log"

@@ -7,7 +7,7 @@
 require_fuse
 mkdir -p "$mnt"
 
-# refused SOURCE WORDS: without -f, so that the failure precedes daemonising.
+# refused SOURCE WORDS: without -f, so the failure precedes daemonising.
 refused() {
 	local out
 	if out=$(ucfs "$1" "$mnt" 2>&1); then
@@ -35,7 +35,7 @@ for missing in zero_pp_rank_1_mp_rank_00_optim_states.pt zero_pp_rank_3_mp_rank_
 	rm "$tmp/damaged/$missing"
 	refused "$tmp/damaged" "missing"
 done
-# Half of the data is missing, since two ranks wrote to each file.
+# Two ranks wrote to the same file, so half of the data is missing.
 refused "$good/sp2_dp2_z3/global_step4" "rank_0_mp_rank_00_optim_states.pt: .*(one, .*sequence parallel"
 check "a bad option is named" grep -q 'crc=no' <(ucfs "$tag" "$mnt" -o crc=no 2>&1)
 check "a missing mount point is named" grep -q "$tmp/no" <(ucfs "$tag" "$tmp/no" 2>&1)

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# The example of a program that reads shards without FUSE compiles against the
-# installed header alone and copies every file of every kind of tree.
+# The example program that reads shards without FUSE compiles with only the installed header, and
+# copies every file of every kind of tree.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 require_fuse

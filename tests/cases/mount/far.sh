@@ -1,21 +1,21 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Shards on storage that is far away: the same bytes, few unnecessary reads, many requests at once,
-# memory within its bound, and EIO for a shard that changes meanwhile.
+# Shards on slow storage: the same bytes, few unnecessary reads, many parallel requests, bounded
+# memory, and EIO for a shard that changes meanwhile.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 # shellcheck source=tests/cases/far_lib.sh
 . "$(dirname "$0")/../far_lib.sh"
 
-# 36 files of 2.8 MB and one that has them all.
+# 36 files of 2.8 MB, and one that contains them all.
 mkdir "$tmp/run"
 "$top_builddir/tests/programs/mkrun" "$tmp/run" 12 700000 4 || fail "mkrun"
 tag=$tmp/run/global_step4
 check "convert" ucckpt convert "$tag" "$tmp/copy" >"$tmp/convert.log" 2>&1
 
-# be_far [OPTION...]: the run, 3 ms away.
+# be_far [OPTION...]: serve the run with a latency of 3 ms.
 be_far() { "$slowfs" -d 3000 "$@" "$tmp/run" "$far"; }
-# within BYTES: checks that at most 1.1 times this many bytes were read, and not far fewer.
+# within BYTES: check that at most 1.1 times this many bytes were read, and not far fewer.
 within() {
 	local -r bytes=$(far_count bytes)
 
@@ -23,7 +23,7 @@ within() {
 }
 size=$(du -sb "$tmp/copy" | cut -f1)
 
-# Convert.
+# ucckpt convert.
 be_far || fail "slowfs"
 check "convert from afar" ucckpt convert "$far/global_step4" "$tmp/far_copy" >"$tmp/convert.log" 2>&1
 check "the same bytes" diff -r "$tmp/copy" "$tmp/far_copy"
@@ -32,7 +32,7 @@ check "with several requests at once" test "$(far_count most)" -ge 4
 leave "$far"
 rm -rf "$tmp/far_copy"
 
-# Extract.
+# ucckpt extract.
 be_far || fail "slowfs"
 check "extract from afar" ucckpt extract "$far" global_step4_universal "$tmp/there" >"$tmp/extract.log" 2>&1
 check "extract: the same bytes" diff -r "$tmp/copy" "$tmp/there/global_step4_universal"
@@ -40,7 +40,7 @@ check "extract: with several requests at once" test "$(far_count most)" -ge 4
 leave "$far"
 rm -rf "$tmp/there"
 
-# Check and diff.
+# ucckpt check and diff.
 shards=$(du -sb "$tag" | cut -f1)
 be_far || fail "slowfs"
 check "check from afar" ucckpt check --data "$far/global_step4" >"$tmp/check.log" 2>&1
@@ -52,7 +52,7 @@ check "diff from afar" ucckpt diff "$far/global_step4" "$tag" >"$tmp/diff.log" 2
 check "diff: with several requests at once" test "$(far_count most)" -ge 8
 leave "$far"
 
-# A converted tree has a file for each tensor, of 2.8 MB: eleven requests of 256 KiB, and some for
+# A converted tree has a file of 2.8 MB for each tensor: eleven requests of 256 KiB, and some for
 # its directory.
 "$slowfs" -d 3000 "$tmp/copy" "$far" || fail "slowfs"
 check "diff with a copy that is far" ucckpt diff "$tag" "$far" >"$tmp/diff.log" 2>&1
@@ -61,7 +61,7 @@ leave "$far"
 
 # Mounts.
 for options in ro readahead=8M; do
-	be_far -d 15000 # longer than a busy machine takes from one request to the next
+	be_far -d 15000 # longer than a busy machine takes between two requests
 	mount_fg "$far" -o "$options" || finish
 	check "$options: the same bytes" diff -r "$mnt/global_step4_universal" "$tmp/copy"
 	# When memory is short, blocks that nobody reads for seconds are evicted.
@@ -79,8 +79,8 @@ leave "$mnt"
 wait "$server"
 leave "$far"
 
-# The shards are open before the first reader comes.
-early=$(($(ls "$tag" | wc -l) * 2)) # reads of the plan, and opens for readers
+# The shards are open before the first reader arrives.
+early=$(($(ls "$tag" | wc -l) * 2)) # reads by the plan, and opens for readers
 be_far
 mount_fg "$far" || finish
 for _ in $(seq 100); do
@@ -97,7 +97,7 @@ leave "$mnt"
 wait "$server"
 leave "$far"
 
-# All pieces of a file at once; its bytes come from the same requests.
+# Read all pieces of a file at once; the same requests return its bytes.
 mkdir "$tmp/large"
 "$top_builddir/tests/programs/mkrun" "$tmp/large" 2 4000000 4 || fail "mkrun"
 "$slowfs" -d 100000 "$tmp/large" "$far"
@@ -113,7 +113,7 @@ leave "$mnt"
 wait "$server"
 leave "$far"
 
-# There is memory for 10 of the 16 MB: only the rest is read again.
+# Memory holds 10 of the 16 MB: only the rest is read again.
 "$slowfs" "$tmp/large" "$far"
 mount_fg "$far" -o crc=exact,readahead=4M || finish
 tail -c 1 "$file" >"$tmp/end"
@@ -126,7 +126,7 @@ wait "$server"
 leave "$far"
 rm -rf "$tmp/large" "$tmp/large_copy"
 
-# Memory.
+# Memory stays bounded.
 be_far
 mount_fg "$far" -o readahead=8M || finish
 cat "$mnt"/global_step4_universal/zero/*/*.pt >/dev/null
@@ -138,7 +138,7 @@ leave "$mnt"
 wait "$server"
 leave "$far"
 
-# A shard that is saved again.
+# Save a shard again.
 be_far
 mount_fg "$far" || finish
 first=$mnt/global_step4_universal/zero/block.0000.weight/fp32.pt
@@ -149,7 +149,7 @@ for f in "$tag"/zero_pp_rank_*; do
 	tr '\0' '\1' <"$f" >"$f.new"
 	mv "$f.new" "$f"
 done
-# The store's names are believed for a second, and looked at as often as their cost allows.
+# Names on the store are cached for a second, and checked as often as their cost allows.
 sleep 2
 for _ in $(seq 40); do
 	dd bs=64K count=1 <&3 2>/dev/null || break
@@ -165,7 +165,7 @@ leave "$mnt"
 wait "$server"
 leave "$far"
 
-# The store does not return the types of a directory's entries, so they are looked up.
+# The store does not return the types of directory entries, so each is looked up.
 mkdir "$tmp/many" && touch "$tmp/many/"{1..200}
 "$slowfs" -d 5000 "$tmp/many" "$far"
 ucckpt info "$far" >"$tmp/info.log" 2>&1

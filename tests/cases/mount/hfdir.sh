@@ -38,7 +38,7 @@ check "and steps" test "$(echo "$tmp"/mnt/zero/scalar/*.pt | xargs -n1 basename 
 	"exp_avg.pt exp_avg_sq.pt fp32.pt step.pt"
 unmount
 
-# A run is recognised as one whatever else lies beside its tags.
+# A run is recognised whatever else lies beside its tags.
 cp -r "$good/z1_fp32_dp2" "$tmp/run"
 cp "$types/model.safetensors" "$tmp/run/"
 mkdir "$tmp/run/weights"
@@ -68,7 +68,7 @@ cat "$tmp/mnt/zero/long/fp32.pt" >"$tmp/read" 2>&1 && fail "a changed file is re
 check "and is named" grep -q '1/model.safetensors: was written to since it was planned' "$tmp/log"
 unmount
 
-# refused DIR TEXT: the mount is refused for that reason.
+# refused DIR TEXT: the mount is refused with this reason.
 refused() {
 	local out
 	if out=$(ucfs "$1" "$tmp/mnt" 2>&1); then

@@ -1,14 +1,13 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# A directory of another format is recognised, with advice, by the mount and by ucckpt in the same
-# words.
+# The mount and ucckpt recognise directories of other formats, and give the same advice.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 require_fuse
 mkdir "$mnt"
 
-# refused PATH "WORDS": ucfs and each command of ucckpt refuse the path with one line
-# that ends in these words.
+# refused PATH "WORDS": ucfs and each command of ucckpt refuse the path with one line that ends in
+# these words.
 refused() {
 	local path=$1 words=$2 tool out
 	for tool in "ucfs $path $mnt" "ucckpt convert $path $tmp/out" \
@@ -22,7 +21,7 @@ refused() {
 	done
 }
 
-# The files that each writer leaves, and the words.
+# Files of each writer : words of the message.
 while IFS=: read -r names words; do
 	mkdir "$tmp/dir"
 	for name in $names; do
@@ -70,7 +69,7 @@ if [ -x "$top_builddir/uctrain" ]; then
 		<(uctrain --resume="$tmp/dcp" 2>&1)
 fi
 
-# A converted tree is refused, and shown as it is beside its tag without a warning.
+# A converted tree is refused; beside its tag it is shown unchanged, without a warning.
 cp -r "$good/z1_fp32_dp2" "$tmp/run"
 ucckpt convert "$tmp/run/global_step4" "$tmp/run/global_step4_universal" >/dev/null ||
 	fail "convert"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# How mounts start and end: by hand, by mount(8) and its helpers, in the
-# background; by a signal, by fusermount3.
+# How mounts start and end: by hand, by mount(8) and its helpers, in the background; by a signal,
+# by fusermount3.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 require_fuse
@@ -12,7 +12,7 @@ check "--help" grep -q 'usage: ucfs SOURCE... MOUNTPOINT' <(ucfs --help)
 check "--version" grep -q '^ucfs [0-9]' <(ucfs -V)
 check "no arguments: a usage line" grep -q usage <(ucfs 2>&1)
 
-# Has the server of $mnt exited?
+# Check whether the server of $mnt has exited.
 gone() {
 	for _ in $(seq 100); do
 		pgrep -f "ucfs .*$mnt" >/dev/null || return 0
@@ -34,7 +34,7 @@ for signal in TERM INT; do
 	check "and unmounts" test ! -e "$mnt/zero"
 done
 
-# Kill a server that has answered; is its mount gone then?  A dead mount is still a mount,
+# Kill a server that has answered; check that its mount is gone.  A dead mount is still a mount,
 # which mountpoint(1) denies.
 killed_leaves_none() {
 	mount_fg "$tag" -o auto_unmount || finish
@@ -51,7 +51,7 @@ killed_leaves_none() {
 }
 check "auto_unmount: a server that is killed leaves no mount" killed_leaves_none
 
-# A later mount at the same path stays, even if the kernel gives it the same id.
+# A later mount at the same path stays, even if the kernel reuses the id.
 mount_fg "$tag" -o auto_unmount || finish
 keeper=$(pgrep -P "$server")
 kill -STOP "$keeper"
@@ -69,7 +69,7 @@ for _ in $(seq 100); do
 done
 check "nothing is left of it" eval "! kill -0 $keeper 2>/dev/null"
 
-# The mount ends with its owner, here with the writer of a pipe, but open files stay readable.
+# The mount ends with its owner, here the writer of a pipe, but open files stay readable.
 mkfifo "$tmp/owner"
 exec 8<>"$tmp/owner"
 mount_fg "$tag" -o until=7 7<"$tmp/owner" 8>&- || finish
@@ -95,7 +95,7 @@ check "files are open when it leaves" wait "$server"
 exec 5<&- 6<&-
 server=
 
-# The unmount comes while a request is taken.  Sanitizers allow no preloading.
+# The unmount arrives while a request is read.  Sanitizers allow no preloading.
 race=$top_builddir/tests/faults/unmount_race.so
 if [ "${sanitize:-no}" = no ] && [ -r "$race" ] && LD_PRELOAD=$race true 2>/dev/null; then
 	LD_PRELOAD=$race mount_fg "$tag" || finish
@@ -105,7 +105,7 @@ else
 	echo "note: an unmount while a request is taken is not tried: it takes preloading"
 fi
 
-# Called as mount(8) calls its helpers.
+# Run it as mount(8) runs its helpers.
 mkdir "$tmp/bin"
 ln -s "$(command -v ucfs)" "$tmp/bin/mount.ucfs"
 check "mount.ucfs SOURCE DIR -n -s -o ..." \
@@ -143,7 +143,7 @@ else
 	check "the servers are gone" gone
 fi
 
-# An overlay takes the files that a program saves over the mount (ucfs-deploy(7)).
+# An overlay holds the files that a program saves over the mount (ucfs-deploy(7)).
 if [ "$(id -u)" -ne 0 ] || ! unshare -m true 2>/dev/null; then
 	echo "note: no overlay tried: it takes root and a mount namespace"
 else

@@ -25,8 +25,7 @@ mount_fg "$run" || finish
 unmount
 check "there is something to compare" test "$(wc -l <"$tmp/whole")" -gt 90
 
-# under LIMIT: three readers at a time compare all files; $unread is the number of
-# times that one could not be read.
+# under LIMIT: three parallel readers compare all files; $unread counts the failed reads.
 under() {
 	local readers=()
 
@@ -42,23 +41,22 @@ under() {
 	unmount
 }
 
-# Descriptors.
+# Few descriptors.
 under "ulimit -n 20"
 check "ulimit -n 20: everything can be read" test "$unread" -eq 0
-# How many are needed to read anything depends on the kernel and libfuse.
+# The kernel and libfuse decide how many are needed to read anything.
 for n in 9 11 13 16; do
 	under "ulimit -n $n"
 done
 
-# Threads have stacks and heaps in address space; what is left over for shards
-# differs.
+# Little address space: stacks and heaps of threads leave a varying rest for shards.
 for v in 200000 400000; do
 	under "ulimit -v $v"
 done
 under "ulimit -v 2000000"
 check "ulimit -v 2000000: everything can be read" test "$unread" -eq 0
 
-# A cgroup below this test's own, whose limits thus still apply.
+# Use a cgroup below this test's own, whose limits still apply.
 make_cgroup() {
 	local own
 
@@ -87,7 +85,7 @@ limit="echo \$\$ >$cgroup/cgroup.procs"
 mount_fg "$tmp/large" || finish
 readers=()
 for i in $(seq 64); do
-	# Each begins elsewhere.
+	# Each reader begins elsewhere.
 	(
 		eval "${limit//\$\$/$BASHPID}" && cd "$mnt/global_step4_universal" &&
 			cat "$tmp/whole" "$tmp/whole" | sed -n "$((i % 45 + 1)),+5p" |

@@ -20,7 +20,7 @@ def digest(t):
 
 
 def show_states(tree):
-    # Stages 1 and 2 have a dictionary with the tensor, ZeRO-3 the tensor.
+    # Stages 1 and 2 have a dictionary with the tensor, ZeRO-3 the tensor itself.
     for path in glob.glob(os.path.join(tree, "zero", "*", "*.pt")):
         state = torch.load(path, map_location="cpu")
         if isinstance(state, dict):

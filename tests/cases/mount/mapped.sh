@@ -23,7 +23,7 @@ for options in ro crc=zero; do
 	for turn in 1 2 3; do
 		check "$options, turn $turn: 64 threads fault and get on" mapload "$file" "$copy" </dev/null >/dev/null
 	done
-	# Several mapping processes, and readers at the same time.
+	# Several mapping processes and readers run at the same time.
 	for i in 1 2 3 4; do
 		mapload "$file" "$copy" </dev/null >/dev/null &
 		pids[i]=$!
@@ -36,8 +36,7 @@ for options in ro crc=zero; do
 done
 copy=$tmp/copy/zero/block.0001.weight/exp_avg.pt
 
-# The shards are truncated while the file is mapped; pages that were not read yet
-# cannot be served.
+# Truncate the shards while the file is mapped: pages not yet read cannot be served.
 mount_fg "$tmp/run" || finish
 mkfifo "$tmp/hold"
 mapload "$file" "$copy" <"$tmp/hold" >"$tmp/mapped" 2>"$tmp/err" &
@@ -50,7 +49,7 @@ done
 exec 9>&-
 wait "$holder"
 status=$?
-# Either all pages had been read ahead, or one was missing: never other bytes.
+# Either all pages had been read ahead, or one was missing; other bytes never appear.
 check "a reader of cut shards gets the old bytes or none (status $status: $(cat "$tmp/err"))" \
 	test "$status" -eq 0 -o "$status" -eq 3
 check "the server lives" test -f "$mnt/.ucfs/stats"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# A mistake on the command line, or a machine that cannot mount, is answered with
-# one line that names what was written and says what to do.
+# For a mistake on the command line, or a machine that cannot mount, one line names what was
+# written and says what to do.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 require_fuse
@@ -9,8 +9,7 @@ tag=$good/z1_fp32_dp2/global_step4
 mkdir "$mnt"
 touch "$tmp/file"
 
-# refused "WORDS" ARGUMENTS...: exits with 1 after one line that begins with the
-# words.
+# refused "WORDS" ARGUMENTS...: exits with 1 after one line that begins with the words.
 refused() {
 	local words=$1 out
 	shift
@@ -25,7 +24,7 @@ refused() {
 	[ "$(wc -l <<<"$out")" -eq 1 ] || fail "ucfs $*: several lines: $out"
 }
 
-# Mistyped options, and the suggestion.
+# Mistyped options get a suggestion.
 refused "-o stge=any: unknown option; did you mean stage=any?" "$tag" "$mnt" -o ro,stge=any
 refused "-o chekc: unknown option; did you mean check?" "$tag" "$mnt" -o chekc
 refused "-o vew: unknown option; did you mean view=...?" "$tag" "$mnt" -o vew
@@ -41,7 +40,7 @@ refused "-o remount: no option can be changed" "$tag" "$mnt" -o remount,ro
 refused "log=-: only with -f" "$tag" "$mnt" -o log=-
 refused "libfuse: missing argument after" "$tag" "$mnt" -o
 
-# Options that mount(8) and systemd add are accepted, and long options, too.
+# Options that mount(8) and systemd add are accepted, and so are long options.
 for options in rw,exec,suid,dev,atime,diratime,relatime \
 	ro,noexec,nosuid,nodev,noatime,nodiratime,_netdev,noauto,nofail \
 	user=me,users,group,defaults,x-systemd.automount,x-mount.mkdir,comment=x,nosymfollow; do
@@ -63,7 +62,7 @@ for _ in $(seq 200); do
 done
 unmount
 
-# Mount points.
+# Invalid mount points.
 refused "mount point $tmp/file: Not a directory" "$tag" "$tmp/file"
 refused "mount point $tmp/none: No such file" "$tag" "$tmp/none"
 ucfs "$tag" "$mnt" || fail "mount"
@@ -84,7 +83,7 @@ server=
 refused "mount point $mnt: a mount whose server has ended; remove it with: fusermount3 -u $mnt" "$tag" "$mnt"
 check "which removes it" fusermount3 -u "$mnt"
 
-# A machine that cannot mount: the last line is ours.
+# On a machine that cannot mount, the last line is from ucfs.
 explained() {
 	grep -q -e "^ucfs: cannot mount on $mnt: $1.*; 'ucckpt convert' writes the same" "$tmp/out" ||
 		fail "said '$(cat "$tmp/out")', not '$1'"

@@ -1,18 +1,18 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Packed checkpoints are mounted and read like their directories: every view, byte
-# for byte, and every command of ucckpt.  Damage is EIO, and named.
+# Packed checkpoints are mounted and read like their directories: every view, byte for byte, and
+# every command of ucckpt.  Damage gives EIO and is named.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 require_fuse
 
-# tree DIR: lists everything below it with mode, size and time, and the digest of all bytes.
+# tree DIR: list everything below it with mode, size and time, and the digest of all bytes.
 tree() {
 	(cd "$1" && find . ! -path ./.ucfs -printf '%P %M %s %TY-%Tm-%Td %TT\n' |
 		sort && find . -type f -print0 | sort -z | xargs -0 cat | sha256sum)
 }
 
-# packed_as_original NAME: the views of a run's newest tag.
+# packed_as_original NAME: compare the views of a run's newest tag.
 packed_as_original() {
 	local run=$good/$1 tag
 	tag=$(basename "$(dirname "$(ls "$run"/*/*_optim_states.pt | tail -n 1)")")
@@ -29,7 +29,7 @@ packed_as_original() {
 
 	ucckpt pack "$tmp/run/$tag" >/dev/null || fail "$1: pack"
 	rm -r "${tmp:?}/run/$tag"
-	# Directories above the source, as $tmp is, may be closed to others.
+	# Directories above the source, such as $tmp, may deny access to others.
 	chmod 644 "$tmp/run/$tag.ucpack"
 	mount_fg "$tmp/run" || return
 	for view in universal hf fp32; do
@@ -48,7 +48,7 @@ for name in z1_bf16_dp2 z3_fp32_dp2 dsuc_gpt2_z3_offload_dp4; do
 	[ -d "$good/$name" ] && packed_as_original "$name"
 done
 
-# Commands.
+# Commands of ucckpt.
 run=$tmp/run
 tag=$(basename "$run"/*.ucpack .ucpack)
 original=$(echo "$good"/dsuc_gpt2_z3_offload_dp4/global_step*)
@@ -61,12 +61,12 @@ ucckpt convert "$run" "$tmp/a/tree" >/dev/null 2>&1 || fail "convert, packed"
 ucckpt convert "$original" "$tmp/b/tree" >/dev/null 2>&1 || fail "convert"
 check "convert writes the same" diff -r "$tmp/a" "$tmp/b"
 
-# The directory takes precedence over a pack of its name.
+# A directory takes precedence over a pack with its name.
 mkdir "$run/$tag"
 check "a directory hides its pack" test "$(ucckpt info "$run" | grep -c 'problem: ')" -gt 0
 rmdir "$run/$tag"
 
-# Extents.
+# Extents of packed files.
 mount_fg "$run" || finish
 file=$(find "$tmp/mnt/${tag}_universal/zero" -name fp32.pt -size +2k | head -n 1)
 ucckpt extents "$file" >"$tmp/extents"
@@ -74,7 +74,7 @@ check "extents that are packed are said to be" grep -q ' packed ' "$tmp/extents"
 check "no extent is a source's" test "$(grep -c ' source  ' "$tmp/extents")" = 0
 unmount
 
-# Where the pack's blocks of the largest file end.
+# Ends of the pack's blocks of the largest file.
 size=$(stat -c %s "$run/$tag.ucpack")
 cp "$run/$tag.ucpack" "$tmp/kept"
 printf '\377\377\377\377\377\377\377\377' |

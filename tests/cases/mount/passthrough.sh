@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Files are streamed, or the kernel reads them from their shard itself: the bytes are
-# the same, and the statistics say which.
+# Whether files are streamed or the kernel reads the shards, the bytes are the same, and
+# statistics tell which.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 require_fuse
@@ -15,7 +15,7 @@ check "convert" ucckpt convert "$tag" "$tmp/copy" >"$tmp/convert.log" 2>&1
 (cd "$tmp/copy" && find zero -name '*.pt' -size +4M | sort) >"$tmp/large"
 check "nine large files" test "$(wc -l <"$tmp/large")" -eq 9
 
-# count NAME: a number of the mount's statistics.
+# count NAME: print a number of the mount's statistics.
 count() { awk -v name="$1" '$1 == name { print $2 }' "$mnt/.ucfs/stats"; }
 read_all() {
 	local f
@@ -24,7 +24,7 @@ read_all() {
 	done <"$tmp/large"
 }
 
-# Streamed.
+# Streamed files.
 mount_fg "$tmp/run" || finish
 check "the tree" diff -r "$view" "$tmp/copy"
 check "again" read_all
@@ -37,7 +37,7 @@ while read -r f; do
 	check "$f without waiting" cmp <(dd if="$view/$f" iflag=nonblock bs=1M status=none) "$tmp/copy/$f"
 done <"$tmp/large"
 
-# Batch systems send it to all processes of a job before they end the job.
+# Batch systems send this signal to all processes of a job before they end it.
 kill -USR1 "$server"
 
 # Eight ranks read the same files in the same order, and eight in other orders.
@@ -59,10 +59,10 @@ done
 check "no handle is left" test "$(count open_files)" -le 1
 check "no open failed" test "$(count opens_failed)" -eq 0
 
-# Small files.
+# Small files are cached.
 small=$view/zero/optimizer_state.pt
 [ "$(stat -c %s "$small")" -le 131072 ] || fail "a file of 128 KiB at most was wanted"
-own=$(count reads) # reads needed to get the counters
+own=$(count reads) # reads that fetch the counters
 own=$(($(count reads) - own))
 reads=$(count reads)
 for _ in 1 2 3; do
@@ -86,7 +86,7 @@ if [ "$identical" -gt 0 ]; then
 	check "mapped" "$top_builddir/tests/programs/mapload" "$model" \
 		"$tag/mp_rank_00_model_states.pt" </dev/null >/dev/null
 	check "the server is not asked for their bytes" test "$(count reads)" -lt $((reads + 10))
-	# Handles that are open when the mount goes away.
+	# Handles are open when the mount goes away.
 	exec 5<"$model"
 	fusermount3 -uz "$mnt"
 	exec 5<&-
@@ -95,11 +95,11 @@ if [ "$identical" -gt 0 ]; then
 	mount_fg "$tmp/run" || finish
 fi
 
-# Shards that change.
+# Shards change.
 check "before" read_all
 : >"$tmp/log"
 echo x >>"$tag/zero_pp_rank_0_mp_rank_00_optim_states.pt"
-sleep 0.2 # paths are looked at ten times a second
+sleep 0.2 # paths are checked ten times a second
 first=$(head -n 1 "$tmp/large")
 check "a file whose shard was written to is an error" grep -q 'Input/output error' \
 	<(cat "$view/$first" 2>&1 >/dev/null)

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Warnings at mount name the tags that will not be served; .ucfs/errors and the file that log= names
-# have the reasons.
+# Warnings at mount name the tags that will not be served; .ucfs/errors and the file of log=
+# contain the reasons.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 require_fuse
@@ -9,8 +9,8 @@ mkdir -p "$mnt" "$tmp/run"
 tag=$good/z1_fp32_dp4/global_step4
 run=$tmp/run
 
-# mounts WORDS OPTIONS...: mounts the run in the background; the terminal says
-# WORDS, or nothing if they are empty.
+# mounts WORDS OPTIONS...: mount the run in the background; the terminal shows WORDS, or nothing
+# if they are empty.
 mounts() {
 	local words=$1
 	shift
@@ -29,7 +29,7 @@ mounts "" -o check
 check "a whole tag passes" test -f "$mnt/global_step4_universal/zero/cube/fp32.pt"
 fusermount3 -u "$mnt"
 
-# Seen by names.
+# Names show the problem.
 cp -r "$tag" "$run/global_step3"
 rm "$run/global_step3"/zero_pp_rank_1_*
 mounts "global_step3 will not be served: .*rank 1.*missing" -o "log=$tmp/served.log"
@@ -61,7 +61,7 @@ mounts "latest names global_step5, .*latest_universal names global_step4"
 fusermount3 -u "$mnt"
 rm "$run/latest"
 
-# As the Hugging Face Trainer lays out a run.
+# A run as the Hugging Face Trainer lays it out.
 mkdir "$run/checkpoint-3"
 mv "$run/global_step4" "$run/checkpoint-3"
 rm "$run/checkpoint-3/global_step4"/zero_pp_rank_1_*
@@ -69,14 +69,14 @@ mounts "global_step4 will not be served: .*rank 1.*missing"
 fusermount3 -u "$mnt"
 rm -r "${run:?}/checkpoint-3"
 
-# Seen by the files that are opened at mount.
+# Files opened at mount show the problem.
 cp -r "$tag" "$run/global_step7"
 mounts "global_steps is 4, but the tag's name says .*: renamed tag"
 fusermount3 -u "$mnt"
 rm -r "${run:?}/global_step7"
 
-# set_step FILE: changes the step of model states from 4 to 5.  In the pickle the number follows the
-# key and a memo's number of one byte or of four.
+# set_step FILE: change the step of model states from 4 to 5.  In the pickle, a memo number of one
+# or four bytes lies between key and number.
 set_step() {
 	local at
 	at=$(LC_ALL=C grep -obUaE 'global_steps[qr]' "$1")
@@ -115,7 +115,7 @@ check "it is right" ucfs -o view=hf "$tmp/soap/global_step3" "$mnt" >/dev/null 2
 check "weights" test -s "$mnt/model.safetensors"
 fusermount3 -u "$mnt"
 
-# A tag without any view is shown as it is: programs resume from it.
+# A tag without any view is shown unchanged: programs resume from it.
 cp -r "$good/pp2_dp2_z0_fp32" "$tmp/pipe"
 rm "$tmp/pipe/global_step4/layer_05-model_states.pt"
 ucfs "$tmp/pipe" "$mnt" >"$tmp/out" 2>&1 || fail "pipe: $(cat "$tmp/out")"
@@ -125,7 +125,7 @@ check "errors" grep -q "global_step4_hf: .*no parameter of the model has this sh
 check "its own files" diff -r "$mnt/global_step4" "$tmp/pipe/global_step4"
 fusermount3 -u "$mnt"
 
-# Seen by sizes: shards that are empty, no shards, or cut short.  Other files are served.
+# Sizes show the problem: shards that are empty, no shards, or truncated.  Other files are served.
 "$top_builddir/tests/programs/mkrun" "$run" 2 100000 3 || fail "mkrun"
 whole=$tmp/whole.pt
 shard=$run/global_step4/zero_pp_rank_2_mp_rank_00_optim_states.pt
@@ -141,7 +141,7 @@ while read -r size words; do
 		>/dev/null 2>&1
 	check "$size bytes: others are served" test -s "$mnt/global_step4_universal/mp_rank_00_model_states.pt"
 	fusermount3 -u "$mnt"
-	# The same for the tag alone.
+	# The same for a single tag.
 	tag_says=$(ucfs "$run/global_step4" "$mnt" 2>&1)
 	check "$size bytes: a tag" grep -q "${shard##*/} is $words" <<<"$tag_says"
 	fusermount3 -u "$mnt"

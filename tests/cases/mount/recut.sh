@@ -26,15 +26,15 @@ check "a use does" test -e "$mnt/${tag}_dp3/mp_rank_00_model_states.pt"
 check "then ls shows it, too" test "$(cd "$mnt" && echo ${tag}_dp3*)" = ${tag}_dp3
 absent ${tag}_dp0 ${tag}_dp4097 ${tag}_dp03 ${tag}_dp ${tag}_dp2_z4 ${tag}_dp2_z nothing_dp2 latest_dp2
 
-# Anyone may look up thousands of names, and list their views: this takes no memory, and evicts no
+# Anyone may look up thousands of names and list their views: this takes no memory, and evicts no
 # other view.
 resident() {
 	sed -n 's/^VmRSS:[[:space:]]*\([0-9]*\) kB/\1/p' "/proc/$server/status"
 }
 names=(_dp{1..4096}{,_z1,_z2,_z3})
 if [ "${sanitize:-no}" != no ]; then
-	# Each name takes the same path, and the cost of names is measured without sanitizers, with
-	# which a lookup takes 1 ms.
+	# All names take the same code path; lookups, which take 1 ms with sanitizers, are timed
+	# without.
 	names=(_dp{1..128}{,_z1,_z2,_z3})
 fi
 before=$(resident)
@@ -57,7 +57,7 @@ check "a view that was not used before opens" cmp "$mnt/${tag}_dp4/mp_rank_00_mo
 	"$run/$tag/mp_rank_00_model_states.pt"
 check "and one whose plan was made before" test "$(ls "$mnt/${tag}_dp3" | wc -l)" = 4
 
-# In order of ranks, as ls sorts these few.
+# In the order of ranks, as ls sorts these few.
 check "stage 1: files of each rank" test "$(ls "$mnt/${tag}_dp3")" = \
 	"$(printf '%s\n' mp_rank_00_model_states.pt zero_pp_rank_{0,1,2}_mp_rank_00_optim_states.pt)"
 check "stage 3: names of stage 3" test "$(ls "$mnt/${tag}_dp8_z3")" = \
@@ -89,7 +89,7 @@ check "a real directory is shown" test "$(ls "$mnt/${tag}_dp6")" = ""
 absent rng_state_4.pth
 unmount
 
-# A tag that cannot be re-cut says why.
+# For a tag that cannot be re-cut, the reason is given.
 mount_fg "$good/autoep2_dp2_z3" || fail "cannot mount: $(cat "$tmp/log")"
 check "experts of stage 3: not any number" test ! -e "$mnt/${tag}_dp3/zero_pp_rank_0_mp_rank_00_optim_states.pt"
 check "and why" grep -q 'with ZeRO-3, 3 must be a multiple' "$tmp/log"
@@ -105,7 +105,7 @@ done
 check "5 ranks of each of 4" test "$(find "$mnt/${tag}_dp5" -name '*optim_states.pt' | wc -l)" = 20
 unmount
 
-# replace: whoever knows nothing resumes.
+# replace: a program without special knowledge resumes.
 mount_fg "$run" -o ranks=6,replace || fail "cannot mount: $(cat "$tmp/log")"
 check "the tag itself is re-cut" test "$(find "$mnt/$tag" -name '*optim_states.pt' | wc -l)" = 6
 ucckpt diff "$run" "$mnt" >"$tmp/said" || fail "replace: $(cat "$tmp/said")"
@@ -124,13 +124,13 @@ check "one rank has a file without a number" test "$(cat "$mnt/rng_state.pth")" 
 check "ls shows it, too" test "$(cd "$mnt" && echo rng_state.*)" = rng_state.pth
 unmount
 
-# A tag alone.
+# The source is a single tag.
 mount_fg "$run/$tag" -o view=zero,ranks=2_z3 || fail "cannot mount: $(cat "$tmp/log")"
 ucckpt check "$mnt" >"$tmp/said" || fail "a tag alone: $(cat "$tmp/said")"
 check "a tag alone" test "$(find "$mnt" -name '*model_states.pt' | wc -l)" = 2
 unmount
 
-# A cut that is not possible has no view, and a warning has the reason.
+# An impossible re-cut has no view, and a warning gives the reason.
 mount_fg "$good/meg_tp2_dp1_z1_bf16" || fail "cannot mount: $(cat "$tmp/log")"
 absent ${tag}_dp2_z3 ${tag}_dp1_z3
 check "stages 1 and 2 are" test -d "$mnt/${tag}_dp2_z1" -a -d "$mnt/${tag}_dp1_z2"

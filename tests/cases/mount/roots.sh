@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# A run whose files are spread over several directories, as on the disks of the nodes that saved it,
-# is served as one run.
+# A run that is spread over several directories, such as the disks of the nodes that saved it, is
+# served as one run.
 
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
@@ -9,8 +9,8 @@
 name=dsuc_gpt2_z3_offload_dp4
 tag=$(tag_of $name)
 
-# spread NAME: deals the files of a tag out to $tmp/n0, n1 and n2, each in turn.  Directories below
-# the tag (tensors on NVMe) go to n2.
+# spread NAME: deal the files of a tag out to $tmp/n0, n1 and n2 in turn.  Directories below the
+# tag (tensors on NVMe) go to n2.
 spread() {
 	local n=0
 	rm -rf "$tmp"/n[012]
@@ -27,7 +27,7 @@ spread() {
 roots=("$tmp/n0" "$tmp/n1" "$tmp/n2")
 says() { grep -q -- "$1" "$tmp/out"; }
 
-# Without a mount.
+# Commands read it without a mount.
 spread $name
 ucckpt convert "$good/$name" "$tmp/whole" >/dev/null || fail "convert of the whole run"
 check "convert reads all roots" ucckpt convert "${roots[@]}" "$tmp/spread" >/dev/null
@@ -44,7 +44,7 @@ ucckpt convert "$tmp/n0" "$tmp/n1" "$tmp/none" "$tmp/out1" 2>"$tmp/out" &&
 	fail "a run with a root that lacks files was converted"
 check "a root that is not there is named" says "^ucckpt: $tmp/none: "
 
-# The same file twice.
+# Two roots have the same file.
 f=$(basename "$tmp/n0/$tag"/*_00_model_states.pt)
 cp -p "$tmp/n0/$tag/$f" "$tmp/n1/$tag/"
 check "a file may be in two roots" ucckpt check "${roots[@]}" >/dev/null
@@ -53,7 +53,7 @@ ucckpt check "${roots[@]}" >"$tmp/out"
 check "but not with two sizes" says "$tmp/n0/$tag/$f .* and $tmp/n1/$tag/$f .* are not the same file"
 rm "$tmp/n1/$tag/$f"
 
-# Packs.
+# Roots contain packs.
 if ucckpt pack "$good/$name/$tag" "$tmp/all.ucpack" >/dev/null 2>&1; then
 	mkdir "$tmp/packed" "$tmp/empty"
 	cp "$tmp/all.ucpack" "$tmp/packed/$tag.ucpack"
@@ -61,7 +61,7 @@ if ucckpt pack "$good/$name/$tag" "$tmp/all.ucpack" >/dev/null 2>&1; then
 	check "beside roots that hold files of it" ucckpt diff "{$tmp/n0,$tmp/packed}" "$good/$name" >/dev/null
 fi
 
-# Mounted.
+# Through a mount.
 require_fuse
 for n in $name z3_nvme_dp2; do
 	tag=$(tag_of $n)
@@ -90,7 +90,7 @@ mkdir -p "$tmp/n0/inside"
 ucfs "$tmp/n1" "$tmp/n0" "$tmp/n0/inside" 2>"$tmp/out" && fail "mounted inside of a root"
 check "a mount point is inside of no root" says "is inside the source $tmp/n0"
 
-# Shared mounts: each root is confined.
+# In shared mounts each root is confined.
 if [ "$(id -u)" = 0 ] && command -v setpriv >/dev/null; then
 	tag=$(tag_of $name)
 	spread $name

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# The mount of a run: tags unchanged, a view beside each, latest_universal, tags
-# that appear later, directories of the Hugging Face Trainer.
+# The mount of a run: unchanged tags, a view beside each, latest_universal, tags that appear
+# later, directories of the Hugging Face Trainer.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 require_fuse
@@ -25,7 +25,7 @@ check "latest_universal ends without a newline" test "$(stat -c %s "$mnt/latest_
 check "the listing has these names" test "$(ls "$mnt" | tr '\n' ' ')" = \
 	"config.json global_step4 global_step4_dcp global_step4_fp32 global_step4_hf global_step4_universal latest latest_universal logs "
 
-# Tags that appear while mounted.
+# Tags appear while it is mounted.
 cp -r "$good/z3_fp32_dp2/global_step4" "$run/global_step12"
 printf global_step12 >"$run/latest"
 sleep 1.2
@@ -34,7 +34,7 @@ check "with its view" test -f "$mnt/global_step12_universal/zero/cube/fp32.pt"
 check "and is listed" grep -q global_step12_universal <(ls "$mnt")
 check "latest_universal follows" test "$(cat "$mnt/latest_universal")" = global_step12_universal
 
-# A tag that is still being written fails, and works once it is complete.
+# A tag that is still being written fails; once complete, it works.
 mkdir "$run/global_step20"
 cp "$good/z1_fp32_dp2/global_step4"/zero_pp_rank_0* "$run/global_step20"
 sleep 1.2
@@ -43,7 +43,7 @@ cp "$good/z1_fp32_dp2/global_step4"/* "$run/global_step20"
 sleep 2.2
 check "until it is complete" test -f "$mnt/global_step20_universal/zero/cube/fp32.pt"
 
-# A tag whose files do not define the result is an error as a whole.
+# A tag with inconsistent files is refused as a whole.
 cp -r "$good/sp2_dp2_z3/global_step4" "$run/global_step24"
 sleep 1.2
 check "it is an error" grep -q 'Input/output error' <(ls "$mnt/global_step24_universal" 2>&1)
@@ -104,7 +104,7 @@ check "a tag's name may have spaces" test "$(cat "$mnt/latest_universal")" = "gl
 check "and has a view" test -f "$mnt/global step4_universal/zero/cube/fp32.pt"
 unmount
 
-# Accelerate names its checkpoints; the newest has the highest number.
+# The newest of Accelerate's checkpoints has the highest number.
 for n in 2 10; do
 	mkdir -p "$tmp/named/checkpoints/checkpoint_$n"
 	cp -r "$good/z1_fp32_dp2/global_step4" "$tmp/named/checkpoints/checkpoint_$n/pytorch_model"
@@ -120,7 +120,7 @@ for n in 2 10; do
 done
 unmount
 
-# The Trainer with save_only_model leaves weights alone.
+# With save_only_model the Trainer leaves only weights.
 for n in 9 10; do
 	mkdir -p "$tmp/weights/checkpoint-$n"
 	cp "$good/hfdir_bin/pytorch_model.bin" "$tmp/weights/checkpoint-$n"

@@ -8,9 +8,9 @@
 . "$(dirname "$0")/../lib.sh"
 require_fuse
 old=$good/z1_fp32_dp2/global_step4
-new=$good/z1_fp16_dp2/global_step4 # other parameters' values, in the same files
+new=$good/z1_fp16_dp2/global_step4 # a tag with the same file names and other values
 
-# The contents of each view in each generation.
+# Digests of each view in each generation.
 for generation in old new; do
 	mkdir "$tmp/$generation"
 	cp -r "${!generation}" "$tmp/$generation/tag"
@@ -21,7 +21,7 @@ for generation in old new; do
 	unmount
 done
 
-# becomes TREE VIEW: within 30 seconds, in which readers may get EIO and ESTALE.
+# becomes TREE VIEW: true within 30 seconds, during which readers may get EIO and ESTALE.
 becomes() {
 	for _ in $(seq 150); do
 		diff -r "$1" "$2" >"$tmp/diff" 2>&1 && return
@@ -30,14 +30,14 @@ becomes() {
 	fail "$2 is not $1: $(head -n 3 "$tmp/diff")"
 }
 
-# In place, as DeepSpeed does.
+# Save in place, like DeepSpeed.
 save_in_place() {
 	for f in "$new"/*; do
 		cat "$f" >"$1/${f##*/}"
 	done
 }
 
-# Another program removes the tag before it saves again.
+# Remove the tag before saving it again.
 save_replaced() {
 	mv "$1" "$tmp/removed"
 	cp -r "$new" "$1"
@@ -66,7 +66,7 @@ for save in save_in_place save_replaced; do
 	cd "$tmp" || exit 1
 	unmount
 
-	# The tag itself, whose root is always the same inode.
+	# Mount the tag itself, whose root always has the same inode.
 	rm -rf "$tmp/removed" "$tmp/run/tag"
 	cp -r "$old" "$tmp/run/tag"
 	mount_fg "$tmp/run/tag" || finish
@@ -76,7 +76,7 @@ for save in save_in_place save_replaced; do
 	unmount
 done
 
-# Other names, which the kernel has listed before.
+# Save under other names, after the kernel has listed the old ones.
 for ranks in 3 4; do
 	mount_fg "$good/z3_fp32_dp$ranks/global_step4" || finish
 	cp -r "$mnt" "$tmp/dp$ranks"
@@ -90,8 +90,8 @@ cp "$good"/z3_fp32_dp4/global_step4/* "$tmp/run/tag"
 becomes "$tmp/dp4" "$mnt"
 unmount
 
-# A Hugging Face directory: in place, in other files, and in a format that is
-# preferred to the old one, which stays.
+# A Hugging Face directory: saved in place, in other files, and in a format that is preferred to
+# the old one, which stays.
 hf_of() {
 	ucckpt convert "$@" >/dev/null 2>"$tmp/complaints" || fail "convert $*: $(cat "$tmp/complaints")"
 }
@@ -157,8 +157,8 @@ touch "$tmp/stop"
 wait "$toucher"
 rm "$tmp/stop"
 
-# Other bytes of the same size, with the mtime set back, are never read, neither while they are
-# being written nor afterwards.  The kernel would have cached the file.
+# Bytes of the same size with the mtime set back are never read, neither during the write nor
+# afterwards.  The kernel would have cached the file.
 mkdir "$tmp/bytes"
 cp -a "$tmp/run/tag" "$tmp/planned"
 for f in "$old"/*optim_states.pt; do
@@ -190,7 +190,7 @@ check "bytes of two generations ($mixed reads)" test $mixed = 0
 check "shards were rewritten" test $refused -gt 0
 becomes "$tmp/old.views/tag_universal" "$mnt/tag_universal"
 
-# A removed tag disappears from the mount within a moment.
+# A removed tag soon disappears from the mount.
 rm -rf "$tmp/run/tag"
 for _ in 1 2 3 4 5 6 7 8; do
 	[ -e "$mnt/tag_universal" ] || break

@@ -1,17 +1,17 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# find, du and rsync over a mount succeed at any moment of a save: of a new tag, of the only
-# one, over an old one.  A view is listed as soon as it can be made, and not before.
+# find, du and rsync over a mount succeed at any moment of a save: of a new tag, of the only one,
+# over an old one.  A view is listed as soon as it is usable, and not before.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 require_fuse
 mkdir "$tmp/run"
 old=$good/z1_fp32_dp2/global_step4
-new=$good/z1_fp16_dp2/global_step4 # its files have the same names
+new=$good/z1_fp16_dp2/global_step4 # a tag with the same file names
 cp -r "$old" "$tmp/run/global_step2"
 printf global_step2 >"$tmp/run/latest"
 
-# walks WHEN [again]: walks the mount at once, and again after the kernel's cached lookups have
+# walks WHEN [again]: walk the mount at once, and again after the kernel's cached lookups have
 # expired.
 walks() {
 	local look
@@ -25,7 +25,7 @@ walks() {
 	done
 }
 
-# save FROM TO: each file is empty, half written, and whole for a while.
+# save FROM TO: each file is empty for a while, then half written, then whole.
 save() {
 	local f name at
 	mkdir -p "$2"
@@ -63,7 +63,7 @@ appears global_step4_universal
 sleep 1.1
 check "then it does" test "$(cat "$mnt/latest_universal")" = global_step4_universal
 
-# Model states without their optimizer, which is saved later, are no checkpoint yet.
+# Model states whose optimizer is saved later are not yet a checkpoint.
 mkdir "$tmp/run/global_step5"
 cp "$old"/*model_states.pt "$tmp/run/global_step5"
 walks "without the optimizer" again
@@ -73,7 +73,7 @@ sleep 1.1
 check "all are, at the first look" test "$(ls -d "$mnt"/global_step5_* | wc -l)" = 4
 rm -r "$tmp/run/global_step5"
 
-# Over the old one.
+# Save over the old tag.
 save "$new" "$tmp/run/global_step2"
 appears global_step2_universal
 walks "in the end" again
@@ -87,7 +87,7 @@ appears global_step6_universal
 walks "of the only one" again
 unmount
 
-# All the time.
+# Walk all the time.
 mount_fg "$tmp/run" -o ranks=3 || finish
 (
 	for _ in 1 2; do

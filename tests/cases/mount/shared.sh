@@ -16,7 +16,7 @@ view=$tmp/mnt/${tag}_universal
 param=$view/zero/transformer.wte.weight/fp32.pt
 chmod 755 "$tmp"
 
-# A user that owns nothing, and the one that owns the run.
+# One user that owns nothing, and the run's owner.
 stranger=65533
 owner=65532
 as() { setpriv --reuid="$1" --regid="$1" --clear-groups "${@:2}"; }
@@ -40,7 +40,7 @@ chmod 600 "$secret"
 echo "{}" >"$tmp/elsewhere.json"
 chmod 644 "$tmp/elsewhere.json"
 
-# Files that everyone may read are readable for everyone.
+# Everyone can read files that everyone may read.
 fresh_run
 shared "$run"
 check "an open run is open" reads $stranger "$param"
@@ -48,7 +48,7 @@ check "its files keep their owner" test "$(stat -c %u "$param")" = "$owner"
 check "so does the view" test "$(stat -c %u:%a "$view")" = "$owner:755"
 unmount
 
-# A shard that only its owner may read.
+# Only its owner may read the shard.
 fresh_run
 chmod 600 "$run/$tag"/*rank_1*optim_states.pt
 shared "$run"
@@ -56,7 +56,7 @@ check "what is not readable is not read" lacks $stranger "$param"
 check "the owner reads it" reads $owner "$param"
 unmount
 
-# A pack whose files have modes of their own.
+# A pack whose files have their own modes.
 fresh_run
 chmod 600 "$run/$tag"/*optim_states.pt
 ucckpt pack "$run/$tag" >/dev/null || fail pack
@@ -74,7 +74,7 @@ shared "$run"
 check "a private pack is private" lacks $stranger "$view/zero_pp_rank_0_mp_rank_00_model_states.pt"
 unmount
 
-# Links that lead out.
+# Links lead out of the source.
 fresh_run
 ln -sf "$secret" "$run/$tag/config.json"
 ln -sf "$tmp/elsewhere.json" "$run/tokenizer.json"
@@ -181,7 +181,7 @@ ln -s "$tmp/w.safetensors" "$weights/$file"
 ucfs "$weights" "$tmp/mnt" -o allow_other 2>"$tmp/out" && umount "$tmp/mnt"
 check "linked weights are refused" grep -q "a symbolic link leads out of" "$tmp/out"
 
-# Links within.
+# Links stay inside the source.
 hub=$tmp/hub/models--org--gpt2
 mkdir -p "$hub/snapshots/0123abcd" "$hub/blobs"
 for f in "$good"/hfdir_gpt2_bf16_sharded/*; do
@@ -201,7 +201,7 @@ for closes in "" blobs snapshots .; do
 	done
 done
 
-# Directories above the roots of a union.
+# Directories above the roots of a union count.
 fresh_run
 mkdir -p "$tmp/above/node1/$tag"
 mv "$run/$tag/$shard" "$tmp/above/node1/$tag/"
@@ -216,7 +216,7 @@ for mode in 755 700; do
 done
 rm -rf "$tmp/above"
 
-# Permissions of the files that a virtual file is made from.
+# Permissions of the files that a virtual file consists of.
 fresh_run
 chmod 600 "$run/$tag"/*rank_1_*optim_states.pt
 shared "$run"
@@ -269,7 +269,7 @@ if command -v setfacl >/dev/null && fresh_run &&
 	unmount
 fi
 
-# Swapped while it is read.
+# Swap a file while it is read.
 fresh_run
 mkdir "$run/dir" "$tmp/dir"
 echo "public" >"$run/dir/file"

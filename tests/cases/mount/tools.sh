@@ -79,7 +79,7 @@ check "the tensor (120 bytes from 768 on) is the same" cmp \
 	<(tail -c +769 "$tmp/copy/zero/cube/exp_avg.pt" | head -c 120)
 unmount
 
-# A tree for engines of any stage, whatever stage it was saved with.
+# A tree for engines of any stage, whichever stage saved it.
 for name2 in z1_groups2_dp2 z3_groups2_dp2 meg_tp2_dp2_z1_fp32; do
 	mount_fg "$good/$name2/$(tag_of $name2)" -o stage=any || finish
 	check "$name2: model states under stage 1's name" test -f "$mnt/mp_rank_00_model_states.pt"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Debian's torch loads the files of a mount: states and weights, in one file and
-# in several, equal those of the training processes (good/README.md).
+# Debian's torch loads the files of a mount: states and weights, in one file and in several, equal
+# those of the training processes (good/README.md).
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 require_fuse

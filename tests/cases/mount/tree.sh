@@ -10,7 +10,7 @@ good_lists
 while read -r name tag; do
 	mount_fg "$good/$name/$tag" || continue
 	cd "$tmp/mnt" || exit 1
-	# Sizes, before anything is read.
+	# Check sizes before anything is read.
 	find . -type f -printf "%s $name/%P\n" >>"$tmp/found"
 	check "$name: the converter's bytes" sha256sum --quiet -c "$tmp/lists/$name.sums"
 	cd "$tmp" || exit 1

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# An unprivileged user mounts through fusermount3: the kernel refuses
-# passthrough, so that every file is streamed; nothing else differs.
+# An unprivileged user mounts through fusermount3.  The kernel refuses passthrough, so every file
+# is streamed; nothing else differs.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 nobody=65534
@@ -10,7 +10,7 @@ as_nobody() {
 	setpriv --reuid=$nobody --regid=$nobody --clear-groups --inh-caps=-all "$@"
 }
 
-# root becomes one, in a mount namespace where that user may open the device.
+# root becomes that user, in a mount namespace where the user may open the device.
 case ${1:-} in
 '')
 	if [ "$(id -u)" -eq 0 ]; then
@@ -60,7 +60,7 @@ check "no open failed" test "$(count opens_failed)" -eq 0
 check "and nothing is complained of" test ! -s "$tmp/log"
 unmount
 
-# A user who copies a mount can write to the copy, and remove it.
+# A user who copies a mount can write to the copy and remove it.
 mkdir "$tmp/small"
 cp -r "$good/z1_fp32_dp2/global_step4" "$tmp/small"
 cp -r "$good/z0_fp32_dp2/global_step4" "$tmp/small/stage0"
@@ -81,7 +81,7 @@ check "the mount is read-only" sh -c "! touch '$mnt/global_step4/new' 2>/dev/nul
 check "so are its views" sh -c "! touch '$mnt/latest_universal' 2>/dev/null"
 unmount
 
-# Without the right to unmount, fusermount3 does it.
+# A server that may not unmount lets fusermount3 do it.
 mount_fg "$tmp/small" -o auto_unmount || finish
 kill -KILL "$server"
 wait "$server" 2>/dev/null

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# No leaks and no uninitialised reads between mount and unmount: everything is
-# read from a server that runs under valgrind.
+# A server under valgrind, from which everything is read, neither leaks nor reads uninitialised
+# memory.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 require_fuse

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Waiting is visible: a line on a terminal shows the progress and vanishes at the end, and the log
-# of a mount names a file whose checksum takes long.
+# Waiting is visible: a line on a terminal shows the progress and vanishes at the end; the log of
+# a mount names a file whose checksum takes long.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 # shellcheck source=tests/cases/far_lib.sh
@@ -11,13 +11,13 @@ require script
 mkdir "$tmp/run"
 "$top_builddir/tests/programs/mkrun" "$tmp/run" 1 4000000 4 || fail "mkrun"
 tag=global_step4_universal
-# One request at a time, however many processors there are: 60 of them to open the run, and
-# as many to read a file, take more than two seconds each.
+# Requests are serialised on any number of processors: the 60 that open the run, and as many that
+# read a file, take more than two seconds.
 "$slowfs" -d 40000 -n 1 "$tmp/run" "$far" || fail "slowfs"
 
-# on_terminal NAME COMMAND: writes what it prints on one to $tmp/NAME.
+# on_terminal NAME COMMAND: run it on a terminal, whose output goes to $tmp/NAME.
 on_terminal() { script -qec "$2" /dev/null >"$tmp/$1" </dev/null; }
-# tells NAME WORDS: checks that a line was drawn, redrawn, and cleared before the next text.
+# tells NAME WORDS: check that a line was drawn, redrawn, and cleared before the next text.
 tells() {
 	local -r clear=$'\r\033[K'
 
@@ -42,7 +42,7 @@ for _ in $(seq 200); do
 done
 tells mount "ucfs: [a-z ]*"
 
-# Two readers that begin with the end of one file, and wait for its checksum.
+# Two readers begin at the end of one file and wait for its checksum.
 file=$mnt/$tag/zero/block.0000.weight/fp32.pt
 tail -c 1 "$file" >"$tmp/end" &
 reader=$!

@@ -1,12 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Hugging Face weights from a mount: the files of zero_to_fp32.py, read in every
-# way, and the files that from_pretrained reads beside them.
+# Hugging Face weights from a mount: the files of zero_to_fp32.py, read in every way, and the
+# other files that from_pretrained reads.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 require_fuse
 
-# A variant's `file` lines have the bytes of each file of the view.
+# The `file` lines of a variant contain the bytes of each file of the view.
 compare() {
 	local name=$1 variant=$2 view=$3 file bytes digest
 	while read -r _ _ file bytes digest; do
@@ -17,7 +17,7 @@ compare() {
 	done < <(grep "^file $variant " "$good/$name.weights")
 }
 
-# The variants of make_weights.py, by mount options.
+# Variants of make_weights.py by mount options.
 for options in crc=exact:hf:fp32 hf_dtype=bf16:hf-bf16:fp32 hf_dtype=fp16:hf-fp16:fp32 \
 	hf_shard_size=0.5KB:hf-split:fp32-split hf_shard_size=0.5kb,hf_dtype=bf16:hf-split-bf16:fp32-split; do
 	IFS=: read -r options hf fp32 <<<"$options"
@@ -44,7 +44,7 @@ check "the table says what is converted and what is woven" grep -q ' cast .*zero
 	<(ucckpt extents "$mnt/global_step4_hf/model.safetensors")
 unmount
 
-# fp32 is not converted: extents lead to the shards.
+# fp32 needs no conversion: extents lead to the shards.
 mount_fg "$good/z3_fp32_dp4" || finish
 ucckpt extents "$mnt/global_step4_hf/model.safetensors" >"$tmp/extents"
 check "all but the head are a shard's" test "$(grep -c -v ' source ' "$tmp/extents")" = 1
@@ -52,7 +52,7 @@ check "the checkpoint has these weights" grep -q '^equal: 17 states of 17' \
 	<(ucckpt diff "$good/z3_fp32_dp4/global_step4" "$mnt/global_step4_hf")
 unmount
 
-# Sidecar files beside the tag; a changed one is refused.
+# Configuration files beside the tag; a changed one is refused.
 run=$tmp/run
 mkdir "$run"
 cp -r "$good/z1_fp32_dp2/global_step4" "$run"
@@ -114,7 +114,7 @@ ucfs "$run" "$mnt" -f -o view=hf 2>"$tmp/said"
 check "of what is no tag it is refused" test $? = 1
 check "which is reported" grep -q "^ucfs: $run: option view: not a tag directory" "$tmp/said"
 
-# A tag that cannot be served.
+# The tag cannot be served.
 mount_fg "$good/hf_trainer" || finish
 mkdir -p "$tmp/none"
 check "a tag below" test -f "$mnt/checkpoint-4/global_step4_hf/config.json"
@@ -125,8 +125,8 @@ check "a damaged tag has no weights" grep -q 'Input/output error' <(ls "$mnt/glo
 check "and the log says why" grep -q 'global_step8.*sequence parallel' "$tmp/log"
 unmount
 
-# Rows of padding: of 21 tokens a rank has 24 rows, which the script keeps and the
-# converter does not; with two ranks, which the script refuses, both views have 21.
+# Padding rows: of 21 tokens a rank has 24 rows, which the script keeps and the converter does
+# not; with two ranks, which the script refuses, both views have 21.
 while read -r name rows; do
 	mount_fg "$good/$name" || finish
 	check "$name: rows of the weights" test "$(head -c 4096 "$mnt/global_step4_hf/model.safetensors" |

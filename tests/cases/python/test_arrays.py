@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters as arrays, and weights, of all real checkpoints, with their digests."""
+"""Parameters as arrays, and weights, of all real checkpoints, compared with their digests."""
 
 import shutil
 import tempfile

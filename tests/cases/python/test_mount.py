@@ -105,7 +105,7 @@ class Mounting(unittest.TestCase):
         def interrupt(*_):
             raise Interrupt
 
-        with socket.socket() as server:  # which does not answer
+        with socket.socket() as server:  # it never answers
             server.bind(("127.0.0.1", 0))
             server.listen()
             before = signal.signal(signal.SIGALRM, interrupt)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading by worker processes: forked ones, and those that objects are sent to."""
+"""Worker processes read: forked ones, and ones that receive objects."""
 
 import os
 import pickle

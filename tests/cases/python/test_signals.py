@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An exception of a signal's handler, such as Ctrl-C's, is raised from the interrupted call,
-and leaves nothing in use."""
+"""An exception from a signal handler, such as Ctrl-C's, is raised from the interrupted call, and
+leaves nothing in use."""
 
 import signal
 import socket
@@ -28,7 +28,7 @@ class Signals(unittest.TestCase):
         before = signal.signal(signal.SIGALRM, self.interrupt)
         self.addCleanup(signal.signal, signal.SIGALRM, before)
         self.addCleanup(signal.setitimer, signal.ITIMER_REAL, 0)
-        self.dropped = []  # by Python, where nothing could be raised
+        self.dropped = []  # exceptions that Python dropped where it could not raise them
         hook = mock.patch.object(sys, "unraisablehook", self.dropped.append)
         hook.start()
         self.addCleanup(hook.stop)
@@ -70,7 +70,7 @@ class Signals(unittest.TestCase):
             self.assertFalse(self.dropped)
         ckpt.close()
         self.assertRaises(ValueError, lambda: ckpt.tags)
-        for _ in range(30000):  # until another thread has closed them
+        for _ in range(30000):  # wait until another thread has closed them
             if not _handles._contexts:
                 break
             time.sleep(0.01)
@@ -87,7 +87,7 @@ class Signals(unittest.TestCase):
                     array[:]
 
     def test_a_server_that_does_not_answer_does_not_hold_up(self):
-        """The server hangs up before the library does, if nothing else ends the call."""
+        """The server hangs up earlier than the library, if nothing else ends the call."""
         with socket.socket() as listener:
             listener.bind(("127.0.0.1", 0))
             listener.listen()

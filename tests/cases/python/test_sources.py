@@ -30,7 +30,7 @@ class Opening(unittest.TestCase):
                 (good.run("z1_fp32_dp2") + "/global_step4", ["global_step4"]),
                 (good.run("hf_trainer"), ["checkpoint-4/global_step4"]),
                 ([good.run("z1_fp32_dp2")], ["global_step4"]),
-                # Weights without a universal tree, and such a tree without weights.
+                # Weights without a universal tree, and a tree without weights.
                 (good.run("moe_layers_dp4_z0"), ["global_step3"]),
                 (good.run("moe_tp2_ep2_dp2_z1"), ["global_step3"]),
         ]:
@@ -191,7 +191,7 @@ class Closing(unittest.TestCase):
 
     def test_a_file_that_a_thread_closes_is_freed_first(self):
         freed, begun, go = [], threading.Event(), threading.Event()
-        library = mock.Mock(wraps=_handles.library())  # other objects may be freed meanwhile
+        library = mock.Mock(wraps=_handles.library())  # other objects may be freed in the meantime
         library.close_file = lambda f: (begun.set(), go.wait(), freed.append("file"))
         library.free_source = lambda u: freed.append("source")
         with mock.patch.object(_handles, "library", lambda: library):

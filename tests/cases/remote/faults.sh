@@ -26,14 +26,14 @@ start() {
 start
 ucckpt convert "$tmp/run" "$tmp/whole" >/dev/null 2>&1 || fail "convert of the local run"
 
-# Failures have a deadline of one second.  A minute would be a hang.
+# Failures have a deadline of one second; a minute would be a hang.
 convert() {
 	timeout 60 ucckpt -o "deadline=$2" convert --num_extract_workers 4 \
 		"http://127.0.0.1:$port/$1/run" "$tmp/$1.tree" >"$tmp/$1.out" 2>&1
 	echo $? >"$tmp/$1.rc"
 }
 
-# MODE|message; none if the bytes are right in the end
+# MODE|expected message, or none if the bytes are finally right
 modes='good
 short
 close_once
@@ -82,7 +82,8 @@ same_names|600|pages without end
 no_names|600|pages without end
 slow_pages|1|not read within 1 s
 busy_pages|1|not read within 1 s'
-# list TOOL MODE SECONDS: the tool's message about an endless list; run in parallel with the others.
+# list TOOL MODE SECONDS: check the tool's message about an endless list; runs in parallel with the
+# others.
 list() {
 	local options=deadline=$3,s3_anonymous,s3_endpoint=http://127.0.0.1:$port
 	mkdir -p "$tmp/$1-$2"
@@ -112,10 +113,10 @@ for tool in $tools; do
 	done <<<"$pages"
 done
 
-# Mounted.
+# Through a mount.
 require_fuse
 
-# Between the first requests of a mount, and during its parallel requests.
+# The fault occurs between the first requests of a mount, and during its parallel requests.
 pids=
 for n in 0 1 2 4 6 8 10 12; do
 	mkdir "$tmp/mnt$n"
@@ -130,7 +131,7 @@ wait $pids
 for n in 0 1 2 4 6 8 10 12; do
 	check "after $n requests: no mount of a server that stalls" test "$(cat "$tmp/after_$n.rc")" = 1
 	check "and the reason: $(cat "$tmp/after_$n.out")" grep -q "/after_$n/run.*not read within 2 s" "$tmp/after_$n.out"
-	# A file is asked for twice within the deadline; attributes of files at once.
+	# The server gets two requests for a file within the deadline; attributes fail at once.
 	check "it is not asked for long: $(wc -l <"$tmp/after_$n")" test "$(wc -l <"$tmp/after_$n")" -le 6
 done
 

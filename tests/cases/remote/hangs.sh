@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# A server that no longer answers delays only its own readers: tags on the local disk in the same
+# A server that stops answering delays only its own readers: tags on the local disk in the same
 # mount are listed, opened, read and closed at once.
 
 # shellcheck source=tests/cases/lib.sh
@@ -27,13 +27,13 @@ servers+=("$hostile")
 await "$port" "$hostile"
 
 hanging=()
-# hang COMMAND...: in the background; it waits for the server.
+# hang COMMAND...: run it in the background, where it waits for the server.
 hang() {
 	"$@" >/dev/null 2>&1 &
 	hanging+=("$!")
 }
 
-# A signal ends the server, and with it the processes that wait for it.
+# A signal ends the server, and thus the processes that wait for it.
 end_mount() {
 	kill "$server"
 	wait "$server"
@@ -75,13 +75,13 @@ all_prompt() {
 
 mount_fg "{$tmp/near,http://127.0.0.1:$port/switch/run}" -o deadline=300 || finish
 param=$tmp/mnt/global_step4_universal/zero/block
-# Of each rank, so that the others can be opened.
+# Open one of each rank, so that the others can be opened.
 for i in 00 39; do
 	prompt "the server's tag is read" cmp "$tmp/whole/zero/block.00$i.weight/fp32.pt" "$param.00$i.weight/fp32.pt"
 done
 echo stall >"$tmp/mode"
 
-# Each read of another file, more of them than the mount has threads for local files.
+# Read another file each time, more of them than the mount has threads for local files.
 for i in $(seq 10 39); do
 	hang cat "$param.00$i.weight/exp_avg.pt"
 done
@@ -91,12 +91,12 @@ done
 sleep 1
 all_prompt "readers hang"
 
-# A tag that is being planned.
+# A tag is being planned.
 hang ls "$tmp/mnt/global_step3_universal"
 hang ls "$tmp/mnt/global_step3_hf"
 sleep 1
 all_prompt "a tag's first reader hangs"
-# Not even names can be read, but files in use are still served.
+# Even names cannot be read, but files in use are still served.
 cd "$tmp/mnt/global_step5_universal/zero" || finish
 exec 3<block.0039.weight/fp32.pt
 echo dead >"$tmp/mode"

@@ -38,7 +38,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def find(self):
-        """Mode and path."""
+        """Split a URL into mode and path."""
         _, mode, rest = (urllib.parse.unquote(self.path) + "/").split("/", 2)
         if mode == "switch":
             with open(mode_file) as f:
@@ -76,7 +76,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
 
     def page(self, mode, query):
-        """A page of one key, of a list that never ends."""
+        """Return a page of one key, from an endless list."""
         token = query.get("continuation-token", ["0"])[0]
         with lock:
             calls[mode] = n = calls.get(mode, 0) + 1
@@ -116,7 +116,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
                     Content_Range="bytes %d-%d/%d" % (first, last, total or len(data)))
 
     def half(self, data, first, last):
-        """The header of a range, and half of its bytes."""
+        """Send the header of a range and half of its bytes."""
         self.send_response(206)
         self.send_header("ETag", etag(data))
         self.send_header("Content-Range", "bytes %d-%d/%d" % (first, last, len(data)))
@@ -127,7 +127,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.close_connection = True
 
     def odd(self):
-        """Is this the first or third call for this file?"""
+        """Is this the first or third request for this file?"""
         with lock:
             calls[self.path] = calls.get(self.path, 0) + 1
             return calls[self.path] in (1, 3)
@@ -142,14 +142,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
             time.sleep(60)
         elif mode == "close":
             self.close_connection = True
-        elif mode == "close_body":  # every time, a little further
+        elif mode == "close_body":  # each answer gets a little further
             self.half(data, first, last)
         elif mode == "close_once":
             if self.odd():
                 self.close_connection = True
             else:
                 self.ranged(data, first, last)
-        elif mode == "short":  # a legal answer: only the beginning
+        elif mode == "short":  # a valid answer that has only the first bytes
             self.ranged(data, first, last - (last - first) // 8)
         elif mode == "busy_once":
             if self.odd():

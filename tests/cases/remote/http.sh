@@ -73,7 +73,7 @@ END
 start_nginx "$plain"
 http=http://127.0.0.1:$plain
 says() { grep -q -- "$1" "$tmp/out"; }
-# fetches_once FILE COMMAND...: checks that at most a tenth more bytes are sent than the file has.
+# fetches_once FILE COMMAND...: check that at most a tenth more bytes are sent than the file has.
 fetches_once() {
 	local before size
 
@@ -85,7 +85,7 @@ fetches_once() {
 }
 same() { ucckpt "${@:2}" diff "$1" "$good/$name" >"$tmp/out" 2>&1; }
 
-# ucckpt.
+# ucckpt reads the server.
 check "diff reads a server's run" same "$http/run"
 check "and its tag" same "$http/run/$tag/"
 check "names may need encoding" same "$http/odd%20name+%2541"
@@ -138,7 +138,7 @@ check "a list that is refused is named with its status" says "$http/unlisted: HT
 ucckpt info http://127.0.0.1:1/run >"$tmp/out" 2>&1
 check "so is a server that is not there" says "http://127.0.0.1:1/run: .*onnect"
 
-# Secrets.
+# Secrets stay hidden.
 withuser=http://reader:secret7@127.0.0.1:$plain/private
 cp "$tmp/manifest" "$tmp/m"
 check "user and password open" same "$withuser" -o "manifest=$tmp/m"
@@ -149,7 +149,7 @@ same "$http/token?sig=wrong9" -o "manifest=$tmp/m"
 check "a wrong one opens nothing" says "HTTP status 403"
 check "messages have none of it" test "$(grep -c wrong9 "$tmp/out")" = 0
 
-# TLS.
+# TLS is verified.
 if [ -n "$tls_ok" ]; then
 	https=https://127.0.0.1:$tls
 	check "TLS, by a known authority" same "$https/run" -o "ca_file=$tmp/ca.pem"
@@ -162,7 +162,7 @@ else
 	echo "no openssl: TLS is not shown"
 fi
 
-# Mounted.
+# Through a mount.
 require_fuse
 mount_remote "$http/run"
 check "the view is that of the run" diff -r "$tmp/local" "$tmp/mnt/${tag}_universal"
@@ -180,7 +180,7 @@ mount_remote "$withuser" -o "manifest=$tmp/m"
 grep -r secret7 "$tmp/mnt/.ucfs" /proc/mounts "/proc/$server/cmdline" "$tmp/log" && fail "a password shows"
 unmount
 
-# A run with many files beside its tags: none is asked for.
+# The run has many files beside its tags: none is requested.
 cp -r "$tmp/www/run" "$tmp/www/many"
 touch "$tmp/www/many/"{1..3000}
 heads() { count '"HEAD /many/'; }
@@ -192,16 +192,16 @@ check "many names: and a mount: $(heads)" test "$(heads)" -lt 400
 unmount
 rm -r "$tmp/www/many"
 
-# Shared with other users.
+# Share the mount with other users.
 if [ "$(id -u)" != 0 ] || ! command -v setpriv >/dev/null; then
 	echo "only root can become other users: allow_other is not shown"
 	finish
 fi
 chmod 755 "$tmp"
 chmod -R a+rX "$tmp/local" "$tmp/www"
-# as_other COMMAND...: by a user that owns nothing.
+# as_other COMMAND...: run it as a user that owns nothing.
 as_other() { setpriv --reuid=65533 --regid=65533 --clear-groups "$@"; }
-# shared SOURCE [OPTION]: every user reads the view and the files.
+# shared SOURCE [OPTION]: every user can read the view and the files.
 shared() {
 	mount_remote "$1" -o "allow_other${2:+,$2}"
 	check "$1: another user reads the view" as_other diff -r "$tmp/local" "$tmp/mnt/${tag}_universal"

@@ -48,7 +48,7 @@ free_port() {
 	echo "$port"
 }
 
-# await PORT PID: until the server listens.
+# await PORT PID: wait until the server listens.
 await() {
 	for _ in $(seq 200); do
 		listens "$1" && return
@@ -60,7 +60,7 @@ await() {
 	exit 1
 }
 
-# start_nginx PORT: listens there with the blocks of $tmp/servers.conf.
+# start_nginx PORT: listen there with the server blocks of $tmp/servers.conf.
 start_nginx() {
 	{
 		[ "$(id -u)" != 0 ] || echo 'user root;'
@@ -96,7 +96,7 @@ sent() {
 	awk -v file="/$1" '$7 == file && $9 == 206 { n += $10 } END { print n + 0 }' "$tmp/access.log"
 }
 
-# Mount one source with options, in the background; its log is $tmp/log.
+# Mount one source with options in the background, with the log in $tmp/log.
 mount_remote() {
 	mount_fg "$@" || finish
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Checkpoints in S3: moto serves them, and signatures are checked by botocore.
+# Checkpoints in S3: moto serves them, and botocore checks signatures.
 
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
@@ -41,7 +41,7 @@ says() { grep -q -- "$1" "$tmp/out"; }
 same() { ucckpt -o deadline=10 "$@" diff "$url" "$good/$name" >"$tmp/out" 2>&1; }
 server_at() { export AWS_ENDPOINT_URL=http://127.0.0.1:$1; }
 
-# Keys of the environment.
+# Keys come from the environment.
 server_at "$port"
 same
 check "without a key nothing is asked" says "no key in the environment"
@@ -68,7 +68,7 @@ check "what is not there is named" says "s3://bucket/none: "
 ucckpt info s3://other/run >"$tmp/out" 2>&1
 check "so is a bucket" says "s3://other/run: "
 
-# Keys and the rest from files.
+# Keys and other settings come from files.
 unset AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY AWS_REGION AWS_ENDPOINT_URL
 printf '[default]\naws_access_key_id = WRONG\naws_secret_access_key=x\n\n[work]\naws_access_key_id = KEY\naws_secret_access_key = secret/+7\n' \
 	>"$HOME/.aws/credentials"
@@ -80,7 +80,7 @@ check "the default profile is another" says "HTTP status 403"
 server_at "$open_port"
 check "anonymous requests have no signature" same -o s3_anonymous
 
-# Mounted.
+# Through a mount.
 require_fuse
 export AWS_PROFILE=work
 unset AWS_ENDPOINT_URL

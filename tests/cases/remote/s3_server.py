@@ -25,7 +25,7 @@ os.environ["MOTO_S3_DEFAULT_MAX_KEYS"] = "3"
 
 
 def is_signed(environ):
-    """Does botocore sign these headers alike?"""
+    """Does botocore compute the same signature for these headers?"""
     auth = environ.get("HTTP_AUTHORIZATION", "")
     if "Signature=" not in auth:
         return False

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Mounts on top of other mounts of far storage: sshfs and rclone.
+# Mounts on top of mounts of remote storage: sshfs and rclone.
 
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"

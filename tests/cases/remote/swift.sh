@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Checkpoints in S3: OpenStack Swift, which checks signatures by code of its own.
+# Checkpoints in OpenStack Swift's S3, which has its own code to check signatures.
 
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
@@ -13,7 +13,7 @@ require swift-proxy-server
 require swift-ring-builder
 require python3
 python3 -c 'import botocore.session' 2>/dev/null || skip "no botocore for Python"
-# The servers know no other place.
+# The servers search no other directories.
 [ -r /etc/swift/swift.conf ] || skip "no /etc/swift/swift.conf to read"
 for n in account container object; do
 	require "swift-$n-server"
@@ -22,7 +22,7 @@ done
 name=dsuc_gpt2_z3_offload_dp4
 mkdir -p "$tmp/etc" "$tmp/devices/d"
 
-# serve NAME PORT: starts a server with $tmp/etc/NAME.conf, whose default section it writes.
+# serve NAME PORT: write the default section of $tmp/etc/NAME.conf, and start a server with it.
 serve() {
 	{
 		printf '[DEFAULT]\nbind_ip = 127.0.0.1\nbind_port = %s\nworkers = 0\nuser = %s\n' "$2" "$(id -un)"

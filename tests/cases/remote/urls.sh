@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Sources with an unknown scheme: every tool lists the schemes it knows, and no message shows the
-# secrets of a URL, however it was mistyped.  No server is asked.
+# For a source with an unknown scheme every tool lists the schemes it knows; no message shows the
+# secrets of a URL, even a mistyped one.  No server is contacted.
 
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 
 mkdir "$tmp/mnt"
-# Each tool with a source that it must refuse.
+# Run each tool with a source that it must refuse.
 tools=('ucckpt info' 'ucckpt ls' 'ucckpt check' "ucckpt diff $good/z1_fp32_dp2" "ucckpt convert --output_folder $tmp/out --input_folder")
 [ ! -x "$top_builddir/ucfs" ] || tools+=("ucfs_on")
 [ ! -x "$top_builddir/uctrain" ] || tools+=("train_from")
@@ -55,7 +55,7 @@ for tool in "${tools[@]}"; do
 	END
 done
 
-# Not as a source.
+# URLs in other places than the source.
 quiet() {
 	"$@" >"$tmp/said" 2>&1 && fail "$* succeeds"
 	check "$*: says something" test -s "$tmp/said"
@@ -75,7 +75,7 @@ if [ -x "$top_builddir/ucfs" ]; then
 	quiet ucfs "--frobnicate=$url"
 fi
 
-# Keys.
+# Keys stay hidden.
 AWS_ACCESS_KEY_ID=K AWS_SECRET_ACCESS_KEY=S AWS_SESSION_TOKEN=$(head -c 5000 /dev/zero | tr '\0' t) \
 	ucckpt info s3://bucket/run >"$tmp/said" 2>&1
 check "a token that is too long to sign: exit status 1" test $? = 1

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Gradient accumulation gives the gradient of the large batch, however the
-# batch is spread over ranks and micro-batches.
+# Gradient accumulation gives the gradient of the large batch, however ranks and micro-batches
+# divide the batch.
 # shellcheck source=tests/cases/train/train_lib.sh
 . "$(dirname "$0")/train_lib.sh"
 require_train
@@ -9,7 +9,7 @@ require_train
 long 100 25
 flags=("${tiny[@]}" --train_batch_size 16 --steps "$steps")
 
-# The largest relative difference of the first $3 losses.
+# Print the largest relative difference of the first $3 losses.
 relative() {
 	awk -v last="$3" '
 	FNR == NR { a[$1] = $2; next }

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# The archive of `make gpu-bundle` works from any directory, without anything else, and its
-# benchmark has every part.
+# The archive of `make gpu-bundle` works from any directory without other files, and its benchmark
+# has every part.
 # shellcheck source=tests/cases/train/train_lib.sh
 . "$(dirname "$0")/train_lib.sh"
 command -v uctrain >/dev/null || skip "uctrain was not built"
@@ -14,7 +14,7 @@ mkdir "$tmp/a place"
 tar -C "$tmp/a place" -xf "$tmp/some.tar.gz"
 bundle="$tmp/a place/some"
 
-# Alone: no variables, another directory, each C library.
+# Run it without variables, from another directory, with each C library.
 cd / || exit 1
 for libc in "" own; do
 	check "it starts ${libc:+with its C library}" test \
@@ -26,14 +26,14 @@ for libc in "" own; do
 done
 check "the same, whichever it is" test "$(losses run)" = "$(losses runown)"
 
-# No library is taken from elsewhere.
+# It takes no library from elsewhere.
 "$bundle"/lib/libc/ld-linux* --library-path "$bundle/lib/libc:$bundle/lib" --list \
 	"$bundle/libexec/uctrain" >"$tmp/list"
 check "its libraries" test "$(grep -c '=>' "$tmp/list")" -gt 5
 check "no MPI, which ranks load" test "$(grep -c libmpi "$tmp/list")" = 0
 check "are all its own" test "$(grep '=> /' "$tmp/list" | grep -vcF "=> $bundle/lib/")" = 0
 
-# The same in a root directory with nothing else, which requires root.
+# Run it in a root directory with nothing else, which requires root.
 if [ "$(id -u)" -eq 0 ] && mkdir "$tmp/root" && cp -r "$bundle" "$tmp/root/it" &&
 	said=$(chroot "$tmp/root" /it/lib/libc/ld-linux-x86-64.so.2 \
 		--library-path /it/lib/libc:/it/lib /it/libexec/uctrain --version 2>&1); then
@@ -55,7 +55,7 @@ check "nothing is left of either" test ! -e "$tmp/none.tar.gz"
 check "it skips without a GPU" test "$(env -i PATH=/usr/bin:/bin "$bundle/gpu" >"$tmp/words" 2>&1; echo $?)" = 77
 check "a part that is none" test "$(env -i PATH=/usr/bin:/bin "$bundle/gpu" gpt3 >"$tmp/words" 2>&1; echo $?)" = 2
 
-# Programs that print plausible results of a GPU: 1000 tokens a second.
+# Stub programs print plausible results of a GPU: 1000 tokens a second.
 mkdir "$tmp/fake"
 cat >"$tmp/fake/nvidia-smi" <<'EOS'
 #!/bin/sh
@@ -71,7 +71,7 @@ while [ $# -gt 1 ]; do
 	case $1 in
 	--log_dir) logs=$2 ;;
 	--run_name) name=$2 ;;
-	--recompute) loss=5.5 ;; # on the card only
+	--recompute) loss=5.5 ;; # only on the GPU
 	--device) [ "$2" = cuda ] && bad=$loss ;;
 	esac
 	shift

@@ -54,7 +54,7 @@ for stage in "${stages[@]}"; do
 	check "stage $stage goes on with two on the CPU" within 1e-4 "$(apart one "two-z$stage" 2)"
 done
 
-# Bit-identical results on any number of ranks.
+# Any number of ranks gives bit-identical results.
 same=("${several[@]}" --rank_invariant --steps 2)
 on_cuda 1 same1 "${same[@]}"
 on_cuda 3 same3 "${same[@]}" --zero_stage 3
@@ -62,7 +62,7 @@ check "rank-invariant: one and three ranks" within 0 "$(apart same1 same3 1)"
 on_cuda 2 same2 "${same[@]}" --zero_stage 2
 check "rank-invariant: one and two ranks" within 0 "$(apart same1 same2 1)"
 
-# Activations that are computed again have the same bits.
+# Recomputed activations have the same bits.
 bits=("${flags[@]}" --deterministic --dropout 0.1 --dtype bf16 --steps 2)
 on_cuda 1 kept "${bits[@]}"
 for what in "${recomputed[@]}"; do
@@ -78,7 +78,7 @@ check "attention" within 0.1 "$(apart wide-cpu wide 1)"
 on_cuda 1 wide-again "${flags[@]}" "${wide[@]}" --deterministic
 check "attention, again" within 0 "$(apart wide wide-again 1)"
 
-# Needs a real GPU.
+# These need a real GPU.
 if [ "${cuda[0]}" = uctrain ] && command -v compute-sanitizer >/dev/null; then
 	check "compute-sanitizer" compute-sanitizer --error-exitcode 9 uctrain \
 		"${flags[@]}" --device cuda --steps 2 --log_dir "$tmp/logs" >/dev/null
@@ -86,7 +86,7 @@ else
 	echo "compute-sanitizer: not here, or no GPU"
 fi
 
-# Losses begin at 5.5: 2 % of them.
+# Losses begin at 5.5; the limit is 2 % of that.
 check "fp32: the curves are one" within 1e-4 "$(apart cpu-fp32 cuda-fp32 1)"
 check "bf16: the curves stay together" within 0.1 "$(apart cpu-bf16 cuda-bf16 1)"
 for dtype in fp32:1e-4 bf16:0.1; do

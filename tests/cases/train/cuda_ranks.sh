@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Ranks on CUDA behave like ranks on the CPU: resuming on the same and on another number,
+# Ranks on CUDA behave like ranks on the CPU: resuming on the same and other numbers of ranks,
 # accumulation, and the same bits on any number of ranks.
 # shellcheck source=tests/cases/train/train_lib.sh
 . "$(dirname "$0")/train_lib.sh"

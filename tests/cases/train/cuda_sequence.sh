@@ -1,19 +1,19 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # Ranks on CUDA that cut the positions of rows, around attention (Ulysses) or within a
-# tensor-parallel group (Megatron's), train as one rank does, and as ranks on the CPU:
-# with NCCL.  Without a GPU, both are emulated.
+# tensor-parallel group (Megatron's), train like one rank and like ranks on the CPU, with NCCL.
+# Without a GPU, both are emulated.
 # shellcheck source=tests/cases/train/train_lib.sh
 . "$(dirname "$0")/train_lib.sh"
 require_train
 
-# A short text, since validation uses all of its last tenth.
+# Validation uses the whole last tenth of the text, so it is short.
 head -c 800 "$top_srcdir/LICENSE" >"$tmp/text"
 flags=("${tiny[@]}" --n_head 4 --n_embd 32 --vocab_size 257 --seq_length 16 --lr 1e-3
 	--data "$tmp/text" --train_batch_size 4 --train_micro_batch_size_per_gpu 2
 	--eval_interval 2 --steps 2)
 
-# Ranks | of them sequence-parallel | tensor-parallel | stages | ZeRO's | more
+# Ranks | of which sequence-parallel | tensor-parallel | stages | ZeRO stage | more
 plan="2 2 1 1 1
 2 1 2 1 1 --sequence_parallel
 4 4 1 1 3
@@ -27,7 +27,7 @@ if [ "${sanitize:-no}" != no ]; then
 	plan=${plan##*$'\n'} dtypes=
 fi
 
-# Sets $name and $how_cut of a row of the plan.
+# Set $name and $how_cut for a row of the plan.
 row() {
 	name=n$1-s$2-t$3-p$4-z$5${*:6}
 	name=${name// /}
@@ -68,7 +68,7 @@ while read -r line; do
 	alike "$name" 1e-5 $one "$name"
 	alike "$name, the CPU's" 1e-4 "cpu-$name" "$name"
 done <<<"$plan"
-# 16-bit types round other sums.
+# In 16-bit types the rounding of sums differs.
 for dtype in $dtypes; do
 	d=$(apart one-$dtype cut-$dtype 1)
 	check "$dtype with dropout: $d apart" within 3e-3 "$d"
@@ -76,8 +76,8 @@ done
 
 emulated && [ -n "$dtypes" ] || finish
 
-# Numbers and bytes of copies to the device, and to the host, by rank $1 of two in the second
-# step.
+# Print numbers and bytes of copies to the device, and to the host, by rank $1 of two in the
+# second step.
 step() {
 	awk '{ for (i = 1; i <= 4; i++) { d[i] = $i - a[i]; a[i] = $i } }
 		END { print d[1], d[2], d[3], d[4] }' "$tmp/traffic-$tokens.$1"

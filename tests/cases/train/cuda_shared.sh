@@ -1,21 +1,20 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Ranks on CUDA that share a model, by tensors or by layers, train as one rank does, and
-# as ranks on the CPU: with NCCL, which exchanges what is on the GPUs.
-# Without a GPU, both are emulated.
+# Ranks on CUDA that share a model, by tensors or by layers, train like one rank and like ranks on
+# the CPU.  NCCL exchanges data of the GPUs.  Without a GPU, both are emulated.
 # shellcheck source=tests/cases/train/train_lib.sh
 . "$(dirname "$0")/train_lib.sh"
 require_train
 
-# A short text, since validation uses all of its last tenth.
+# Validation uses the whole last tenth of the text, so it is short.
 head -c 1400 "$top_srcdir/LICENSE" >"$tmp/text"
-# 257 tokens do not divide: the last tensor-parallel rank has rows of padding.
+# 257 tokens are not divisible: the last tensor-parallel rank has padding rows.
 flags=("${tiny[@]}" --n_layer 3 --n_embd 16 --vocab_size 257 --seq_length 16 --lr 1e-3
 	--data "$tmp/text" --train_batch_size 8 --train_micro_batch_size_per_gpu 2
 	--eval_interval 2 --steps 2)
 shared() { echo "--tensor_model_parallel_size $1 --pipeline_model_parallel_size $2"; }
 
-# Ranks | of them tensor-parallel | stages | ZeRO's | micro-batch
+# Ranks | of which tensor-parallel | stages | ZeRO stage | micro-batch
 plan="4 2 1 0 2
 4 2 1 2 1
 4 2 1 3 2
@@ -59,7 +58,7 @@ while read -r ranks tensor pipe stage micro; do
 	name=n$ranks-t$tensor-p$pipe-z$stage
 	alike $name 1e-5 one $name
 done <<<"$plan"
-# 16-bit types round other sums.
+# In 16-bit types the rounding of sums differs.
 for dtype in $dtypes; do
 	d=$(apart one-$dtype shared-$dtype 1)
 	check "$dtype with dropout: $d apart" within 3e-3 "$d"
@@ -68,8 +67,8 @@ same_bits "rank-invariant" exact2 exact4
 
 emulated && [ -n "$dtypes" ] || finish
 
-# A step of bf16 on two ranks as rank $3 sees it, less what one rank alone copies: numbers
-# and bytes of copies to the device, and to the host in the second step.
+# A bf16 step on two ranks as rank $3 sees it, less the copies of a single rank: print numbers and
+# bytes of copies to the device, and to the host in the second step.
 step() {
 	local ranks=$1 tensor=$2 of=$3 name=traffic-$1-$2
 
@@ -85,7 +84,7 @@ beyond_one() {
 	paste -d' ' <(step 1 1 0) <(step "$@") | awk '{ print $5 - $1, $6 - $2, $7 - $3, $8 - $4 }'
 }
 
-# Data that ranks exchange never passes through the host.
+# Data exchanged by ranks never passes through the host.
 for of in 0 1; do
 	check "tensors, rank $of: $(beyond_one 2 2 $of)" test "$(beyond_one 2 2 $of)" = "0 0 0 0"
 	check "stages, rank $of: $(beyond_one 2 1 $of)" test "$(beyond_one 2 1 $of)" = "0 0 0 0"

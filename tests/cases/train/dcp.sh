@@ -1,17 +1,17 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# A checkpoint of FSDP2 continues in uctrain, in any stage and on any number of ranks, as it did in
+# A checkpoint of FSDP2 continues in uctrain, in any stage and on any number of ranks, as in
 # FSDP2: run.json has the tokens of each step, and the losses (good/README.md).
 # shellcheck source=tests/cases/train/train_lib.sh
 . "$(dirname "$0")/train_lib.sh"
 require_train
 
-# numbers KEY: the numbers of a list in $run, or of a list of lists.
+# numbers KEY: print the numbers of a list in $run, or of a list of lists.
 numbers() {
 	grep -oE "\"$1\": \[[][0-9., ]*" "$run" | grep -oE '[0-9.]+'
 }
 
-# The flags of its config, except those that differ.
+# Flags from the run's config, except those that differ.
 model=(--n_layer 2 --n_head 2 --n_embd 16 --vocab_size 64 --n_positions 16
 	--seq_length 16 --lr 5e-3 --weight_decay 0.01 --gradient_clipping 1 --optimizer AdamW)
 case=$good/dcp_fsdp2_dp2_fp32

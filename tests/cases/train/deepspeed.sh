@@ -9,7 +9,7 @@ require_fuse
 
 curves=$good/curves
 
-# The reference's losses, as if they were a run's.
+# Write the reference's losses like a run's.
 reference() {
 	mkdir -p "$tmp/logs/$1"
 	cp "$curves/$1/baseline_dp4.csv" "$tmp/logs/$1/baseline.csv"
@@ -41,6 +41,6 @@ continue_run() {
 
 continue_run gpt2_z1_fp32_dp4 1 fp32 1e-5
 continue_run gpt2_z3_fp32_dp4 3 fp32 1e-5
-# In bfloat16 real DeepSpeed itself moves by 6.2e-4 from 4 ranks to 2.
+# From 4 ranks to 2 real DeepSpeed itself differs by 6.2e-4 in bfloat16.
 continue_run gpt2_z2_bf16_dp4 2 bf16 2e-3
 finish

@@ -32,7 +32,7 @@ check "in one line" test "$(wc -l <"$tmp/bogus")" = 1
 check "--help fits a screen of 24 lines, with the prompt" \
 	awk 'length > 80 { wide = 1 } END { exit wide || NR < 10 || NR > 23 }' <(uctrain --help)
 
-# Tokens beyond the vocabulary.
+# Tokens exceed the vocabulary.
 head -c 4096 /dev/zero | tr '\0' '\377' >"$tmp/high.u16"
 seq 400 >"$tmp/short.txt"
 refused "tokens out of range" "high.u16" 2 "${flags[@]}" --data "$tmp/high.u16" --steps 1
@@ -45,7 +45,7 @@ echo '{ "train_batch_size": 8, "zero_optimization": { "stage": 2 }, "stage_frigh
 train 2 odd "${tiny[@]}" --train_micro_batch_size_per_gpu 4 --deepspeed_config "$tmp/odd.json" --steps 1
 check "an unknown key is named" grep -q stage_fright "$tmp/odd.log"
 
-# Two checkpoints, which must survive.
+# Save two checkpoints, which must survive.
 run=$tmp/run
 train 2 good "${flags[@]}" --steps 2 --checkpoint_dir "$run" --checkpoint_interval 1
 check "both are there" test -d "$run/global_step1" -a -d "$run/global_step2"
@@ -56,7 +56,7 @@ refused "a loss that is no number" "stopped; nothing was saved after step 2" 2 "
 check "and is not saved" test "$(cat "$run/latest")" = global_step2
 check "the last one is whole" ucckpt check --data "$run/global_step2"
 
-# A checkpoint of another model.
+# The checkpoint is of another model.
 refused "another model" "it lacks transformer.h.2.ln_1.weight," 2 "${flags[@]}" --n_layer 3 --steps 3 --resume --checkpoint_dir "$run"
 
 # Trees of models other than GPT-2: parameters that they lack, and parameters that only they have.
@@ -78,8 +78,8 @@ refused "Llama" "another model: it lacks transformer.wte.weight," 1 "${flags[@]}
 	--resume="$tmp/llama" --universal_checkpoint
 rm -r "$tmp/llama"
 
-# The disk is full: the ranks' files are limited to 64 KiB.  (mpirun's are not, and the
-# ranks use no files of shared memory.)
+# The disk is full: the ranks' files are limited to 64 KiB, but not mpirun's; the ranks use no
+# files of shared memory.
 for how in "" --async_save; do
 	rank=(bash -c 'ulimit -f 64; exec uctrain "$@"' uctrain ${how:+"$how"})
 	if OMPI_MCA_btl=self,tcp try_train 2 full "${flags[@]}" --steps 30 --resume \
@@ -93,7 +93,7 @@ for how in "" --async_save; do
 done
 rank=(uctrain)
 
-# A rank dies: the others end, with a message.
+# A rank dies; the others end with a message.
 timeout 60 mpirun -n 2 uctrain "${flags[@]}" --steps 100000 --resume --checkpoint_dir "$run" \
 	--run_name killed --log_dir "$tmp/logs" >"$tmp/killed.log" 2>&1 &
 mpi=$!
@@ -111,7 +111,7 @@ fi
 check "the message names the rank" grep -q -i rank "$tmp/killed.log"
 check "the last checkpoint is whole" ucckpt check --data "$run/global_step2"
 
-# A stop signal: the step is finished and saved.
+# After a stop signal the step is finished and saved.
 for how in "" --async_save; do
 	mpirun -n 2 uctrain "${flags[@]}" --steps 100000 --checkpoint_dir "$tmp/asked$how" \
 		--checkpoint_interval 10 --keep_last 2 ${how:+"$how"} \

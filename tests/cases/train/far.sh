@@ -1,14 +1,14 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Resuming from storage that is far away: the same training, no byte read twice, and
-# many requests at once, from shards, from a mount of them and from a converted tree.
+# Resuming from slow storage: the same training, no byte read twice, and many parallel requests,
+# from shards, from a mount of them and from a converted tree.
 # shellcheck source=tests/cases/train/train_lib.sh
 . "$(dirname "$0")/train_lib.sh"
 require_train
 # shellcheck source=tests/cases/far_lib.sh
 . "$(dirname "$0")/../far_lib.sh"
 
-# 76 parameters; with moments 57 MB.
+# 76 parameters; 57 MB with moments.
 f=("${tiny[@]}" --n_layer 6 --n_head 4 --n_embd 256 --train_batch_size 4 --deterministic)
 train 2 near "${f[@]}" --steps 2 --checkpoint_dir "$tmp/run" --checkpoint_interval 1
 rm -r "$tmp/run/global_step2"
@@ -16,7 +16,7 @@ echo global_step1 >"$tmp/run/latest"
 check "convert" ucckpt convert "$tmp/run/global_step1" "$tmp/tree" >/dev/null
 tensors=$((4813056 * 12))
 
-# resume NAME FLAG...: train as before, from a store that was just made.
+# resume NAME FLAG...: train as before, from a new mount of the store.
 resume() {
 	local -r name=$1
 

@@ -9,11 +9,11 @@ require_train
 find_cuda
 rank=("${cuda[@]}")
 
-# The calls of a step do not depend on the length of rows and the number of tokens.
+# The number of calls in a step does not depend on the length of rows and the number of tokens.
 tiny+=(--n_embd 16 --seq_length 16 --vocab_size 64)
 flags=("${tiny[@]}" --device cuda --steps 5 --lr_schedule cosine --warmup_steps 2)
 
-# both "what" RANKS FLAG...: checks that a run is the same with graphs and without
+# both "what" RANKS FLAG...: check that a run is the same with and without graphs.
 pairs=()
 both() {
 	local name=${#pairs[@]}
@@ -44,7 +44,7 @@ for stage in "${stages[@]}"; do
 	both "stage $stage, validations, saves" 1 --dtype bf16 --train_batch_size 2 --eval_interval 2 \
 		--zero_stage $stage --checkpoint_dir "$tmp/saves$stage" --checkpoint_interval 2
 done
-# Ranks with NCCL, whose collectives are recorded on a separate stream.
+# NCCL's collectives are recorded on a separate stream.
 if emulated; then
 	for stage in "${nccl_stages[@]}"; do
 		both "NCCL, stage $stage" 2 --dtype bf16 --train_batch_size 4 --zero_stage "$stage" \
@@ -65,7 +65,7 @@ done
 scales=$(cut -d, -f7 "$tmp/logs/1-on/metrics.csv" | tail -n +2 | xargs)
 check "scales: $scales" test "$(tr ' ' '\n' <<<"$scales" | sort -u | wc -l)" -gt 2
 
-# refused "why" RANKS FLAG...: one message, if a graph is asked for.
+# refused "why" RANKS FLAG...: there is one message if a graph is requested.
 refused() {
 	local why=$1
 	rm -rf "$tmp/logs/refused"
@@ -83,13 +83,13 @@ if emulated; then
 	NCCL_EMULATED_VERSION=2804 refused "NCCL is older than 2.9.6" 2 --device cuda
 	CUDAEMU_GRAPHS=none refused "cudaGraphInstantiateWithFlags: out of memory" 1 --device cuda
 
-	# By itself it is only used where it can be.
+	# By default graphs are used only where possible.
 	CUDAEMU_GRAPHS=none train 1 without "${flags[@]}" --train_batch_size 4 \
 		--train_micro_batch_size_per_gpu 2 --dropout 0.1
 	same_bits "a driver that cannot" 0-off without
 	check "a driver that cannot: one warning" test "$(grep -c 'going on without' "$tmp/without.log")" = 1
 
-	# One rank's NCCL cannot record a collective.
+	# NCCL of one rank cannot record a collective.
 	NCCL_EMULATED_UNRECORDED=1 train 2 nccl-without "${flags[@]}" "${nccl_bf16[@]}"
 	same_bits "an NCCL that cannot" "$nccl_name-off" nccl-without
 	check "an NCCL that cannot: one warning" test \

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# The guide in its short form: its output is complete, every topology continues like the first run,
-# and a failed run leaves nothing mounted.
+# The short form of the guide: its output is complete, every topology continues like the first
+# run, and a failed run leaves nothing mounted.
 # shellcheck source=tests/cases/train/train_lib.sh
 . "$(dirname "$0")/train_lib.sh"
 require_train
@@ -10,7 +10,7 @@ require_fuse
 guide=$top_srcdir/examples/guide.sh
 data=$good/megatron/data/tiny_text_document
 
-# rows RUN COLUMN: the number of a run's rows with a value in a column of the table
+# rows RUN COLUMN: print how many rows of a run's table have a value in the column.
 rows() {
 	awk -F, -v run="$1" -v column="$2" '$1 == run && $column != ""' "$out/guide.csv" | wc -l
 }
@@ -25,7 +25,7 @@ mounted() { grep -qF " $out/" /proc/self/mounts; }
 # A smaller model than the guide's learns in as many steps.
 small=(--n_layer 2 --n_embd 32 --lr 5e-3)
 
-# Ranks | the first run | topologies that continue it
+# Ranks | first run | topologies that continue it
 plan="4 gpt2_tp2_pp2_dp1_sp1 gpt2_tp4_pp1_dp1_sp1 gpt2_tp1_pp1_dp4_sp1
 2 gpt2_tp2_pp1_dp1_sp1 gpt2_tp1_pp1_dp2_sp1 gpt2_tp1_pp2_dp1_sp1"
 
@@ -42,7 +42,7 @@ while read -r ranks first others; do
 	done
 	check "two go on alike" test "$(grep -c '^10 steps, at most .* apart$' "$tmp/said")" = 2
 	check "from the weights alone" test "$(rows weights_only 3)" = 10
-	# Its first batch is the run's first, at which the run was far worse.
+	# Its first batch is the run's first one, whose loss was far higher then.
 	check "which had learned" awk -v a="$(loss weights_only 11)" -v b="$(loss "$first" 1)" \
 		'BEGIN { exit !(a > 0 && a < b - 0.5) }'
 	check "without their optimizer" grep -q "fresh optimizer state" "$out/weights_only.log"

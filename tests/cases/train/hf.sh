@@ -12,7 +12,7 @@ flags=(--n_layer 2 --n_head 2 --n_embd 8 --vocab_size 32 --n_positions 16
 	--seq_length 16 --train_batch_size 4 --train_micro_batch_size_per_gpu 1 --lr 1e-3 --seed 1
 	--steps 4 --resume --universal_checkpoint)
 
-# begin N NAME STAGE FLAG...: resume from there on N ranks
+# begin N NAME STAGE FLAG...: start from the weights on N ranks.
 begin() {
 	train "$1" "$2" "${flags[@]}" --zero_stage "$3" "${@:4}"
 }
@@ -44,8 +44,8 @@ check "the optimizer's step is there" test "$(grep -c 'fresh optimizer state' "$
 check "and is 0" within 1e-5 "$(apart one any 1)"
 unmount
 
-# Weights of a model without a head, such as the hub's gpt2: names lack the prefix,
-# and there are attention masks beside the parameters.
+# Weights of a model without a head, such as the hub's gpt2: names lack the prefix, and attention
+# masks are beside the parameters.
 bare=$tmp/bare/weights
 mkdir "$tmp/bare"
 cp -r "$tmp/tree/weights" "$bare"

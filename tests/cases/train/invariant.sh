@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# With --rank_invariant, four ranks' checkpoint continues bit for bit as on those ranks, on any
-# number of ranks, in any stage, with any micro-batch; dropout included.  Sums then have the same
-# operands in the same order, so a single wrong bit of the mount or a rank would show.
+# With --rank_invariant, a checkpoint of four ranks continues bit for bit on any number of ranks,
+# in any stage, with any micro-batch, also with dropout.  Sums then have the same operands in the
+# same order, so a single wrong bit of the mount or a rank would show.
 # shellcheck source=tests/cases/train/train_lib.sh
 . "$(dirname "$0")/train_lib.sh"
 require_train
@@ -14,7 +14,7 @@ flags=("${tiny[@]}" --train_batch_size 24 --dropout 0.1 --rank_invariant --eval_
 long 20 5
 all=(--steps $((10 + steps)))
 
-# Tag all of them in one run, so that one mount shows all.
+# Tag them all in one run, so that one mount shows all.
 plan="1 1 1 24
 1 2 3 4
 1 3 2 2
@@ -24,10 +24,10 @@ plan="1 1 1 24
 3 2 3 2
 3 3 1 3"
 
-# Steps and both losses.
+# Print steps and both losses.
 bits() { awk -F, 'NR > 1 && $1 > 10 { print $1, $2, $8 }' "$tmp/logs/$1/metrics.csv"; }
 
-# All are tags of one run then, so that one mount shows all.
+# Then all are tags of one run, and one mount shows all.
 for saved in 1 2 3; do
 	train_later 4 "base$saved" "${flags[@]}" "${all[@]}" --zero_stage "$saved" \
 		--train_micro_batch_size_per_gpu 2 --checkpoint_dir "$tmp/run$saved" \

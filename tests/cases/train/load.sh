@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Saved state is restored exactly, whichever program saved it and on any number of ranks.
+# Saved state is restored exactly, by any program that saved it and on any number of ranks.
 # shellcheck disable=SC2086 # $flags and $tree are words
 # shellcheck source=tests/cases/train/ranks_lib.sh
 . "$(dirname "$0")/ranks_lib.sh"
@@ -23,7 +23,7 @@ for stage in 1 2 3; do
 	ucckpt convert "$tmp/four-z$stage/global_step3" "$tmp/four-z$stage/tree" >/dev/null ||
 		fail "convert z$stage"
 done
-# Ranks | the saved stage | the stage of these ranks
+# Ranks | saved stage | stage of these ranks
 plan=$(printf '%s\n' {1..3}' '{1..3}' '{0..3} | sampled)
 while read -r n stage to; do
 	into=(stage=$to schedule=2 universal=yes load="$tmp/four-z$stage/tree")
@@ -79,7 +79,7 @@ row_resumes() {
 	done
 }
 each_row row_resumes
-# Another type of weights than the saved one: masters are the same.
+# Weights of another type than the saved one; the masters are the same.
 later 2 becomes-bf16 dtype=bf16 schedule=2
 later 4 becomes-fp32 universal=yes load="$tmp/bf16-z1"
 start
@@ -126,8 +126,8 @@ while read -r case _ _ flavor steps _; do
 	same "$case in another stage" "$want" "$case-other"
 done <<<"$deepspeed"
 
-# 11 of 16 rows are tokens, the others were trained as padding.  A model with 16 rows resumes all of
-# them; a model of another size has zeros in its padding rows, if any.
+# 11 of 16 rows are tokens, the others were trained as padding.  A model with 16 rows resumes them
+# all; a model of another size has zeros in its padding rows, if any.
 for stage in 2 3; do
 	case=$good/z${stage}_padded_vocab_dp2
 	ucckpt convert "$case/global_step4" "$tmp/padded-z$stage" >/dev/null || fail "convert $case"
@@ -151,7 +151,7 @@ for stage in 2 3; do
 	want=$(state padded-z$stage)
 	want=${want% and padding}
 	same "the same vocabulary" "$want and padding" padded-z$stage
-	# Of ZeRO-3 DeepSpeed's converter keeps the padding.
+	# DeepSpeed's converter keeps the padding of ZeRO-3.
 	same "the same from its tree" \
 		"$want$([ $stage = 2 ] || echo " and padding")" padded-z$stage-tree
 	for rows in 11 12 20; do
@@ -164,7 +164,7 @@ for stage in 2 3; do
 			padded-z$stage-less$from
 	done
 done
-# The embedding's other name is shown as it was saved.
+# The second name of the embedding is shown as it was saved.
 got=$(ucckpt diff "$good/z2_padded_vocab_dp2/global_step4" "$run/global_step4" | grep -v '^[AB]: ')
 check "and words are those of DeepSpeed" test "$got" = \
 	"different: 1 of 113 states of 29 parameters
@@ -182,7 +182,7 @@ while read -r flavor stage; do
 	same "$run" "$(state "$run")" "$run-again"
 	ucckpt convert "$tmp/$run/global_step4" "$tmp/$run/tree" >/dev/null
 	later 2 "$run-tree" stage=$stage steps=0 universal=yes load="$tmp/$run" tag=tree
-	# and is saved as it came
+	# and is saved unchanged
 	later 1 "$run-from" stage=1 steps=0 universal=yes load="$tmp/$run" tag=tree save="$tmp/$run/again"
 	later 1 "$run-back" stage=1 steps=0 load="$tmp/$run/again"
 done <<<"$kinds"
@@ -233,7 +233,7 @@ for universal in no yes; do
 		later 2 "$universal-$model" stage=3 $flags $model
 	done <<<"$models"
 	later 2 "$universal-more" stage=3 $flags vocab=16 steps=0
-	# rows that learn | rows of padding | continued or replaced
+	# trained rows | padding rows | continued or replaced
 	known="stage=3 words=11 load=$tmp/padded-$universal"
 	later 2 "$universal-pads" stage=3 $flags vocab=16 words=11 steps=6 save="$tmp/padded-$universal"
 	later 2 "$universal-padded" $known vocab=16
@@ -254,7 +254,7 @@ for universal in no yes; do
 	while IFS='|' read -r model cause; do
 		refused "universal=$universal, $model" "$cause" "$universal-$model"
 	done <<<"$models"
-	did "$universal-more" # words: their rows are zero
+	did "$universal-more" # their rows are zero
 	want=$(state "$universal-pads")
 	same "padding stays" "${want% and padding} and padding" "$universal-padded"
 	for to in repads unpads; do
@@ -277,7 +277,7 @@ refused "latest names what is not there" "names 'global_step9'" elsewhere
 rm "$run/latest"
 later 2 newest stage=3 load="$run"
 start
-did newest # without latest
+did newest # there is no `latest`
 tree=$tmp/padded-no/tree
 ucckpt convert "$tmp/padded-no/global_step6" "$tree" >/dev/null || fail "convert padded"
 later 3 tree-padded words=11 vocab=16 universal=yes load="$tree"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Counts the operations of loading on an emulated GPU and the system, from shards and from a mount
-# of other ranks' shards: only the necessary ones.
+# Count the operations of loading on an emulated GPU and the system, from shards and from a mount
+# of other ranks' shards: only the necessary ones occur.
 # shellcheck source=tests/cases/train/train_lib.sh
 . "$(dirname "$0")/train_lib.sh"
 require_train
@@ -19,7 +19,7 @@ CUDAEMU_NCCL=1 CUDAEMU_DEVICES=own train 2 others "${flags[@]}" --steps 1 --chec
 large=(--n_positions 81920 --seq_length 8)
 train 1 large "${flags[@]}" "${large[@]}" --steps 1 --checkpoint_dir "$tmp/large"
 
-# The operations of a run that loads, but makes no step.
+# Operations of a run that loads but makes no step.
 loads() {
 	export CUDAEMU_TRAFFIC=$tmp/$1.traffic CUDAEMU_CALLS=$tmp/$1.calls
 	train 1 "$1" "${flags[@]}" --steps 1 "${@:2}"
@@ -39,16 +39,16 @@ bytes=$((3 * 4 * $(elements 32)))
 # Copies and bytes to the device, none back.
 check "from shards: a copy of each tensor" test "$(cut -d' ' -f1-4 "$tmp/from-shards.traffic.0")" = \
 	"$tensors $bytes 0 0"
-# Of one tensor in each of three states lies a piece in both.
+# In each of three states, one tensor has a piece in both shards.
 check "from a mount: one more where a tensor is cut" test \
 	"$(cut -d' ' -f1-4 "$tmp/from-mount.traffic.0")" = "$((tensors + 3)) $bytes 0 0"
-# 10 MiB that are not in the page cache: the bytes before whole pages, a piece, the rest of the
-# whole pages, and the bytes after them.
+# 10 MiB outside the page cache: the bytes before whole pages, a piece, the remaining whole pages,
+# and the bytes after them.
 check "a large one: in pieces" test "$(cut -d' ' -f1-4 "$tmp/from-large.traffic.0")" = \
 	"$((tensors + 3 * 3)) $((3 * 4 * $(elements 81920))) 0 0"
 
-# Files opened, five of them for other data than tensors; those opened past the page cache;
-# descriptors copied; ioctls for extents and for sources.
+# Files opened, five of them not for tensors; files opened past the page cache; descriptors
+# copied; ioctls for extents and for sources.
 check "from shards: no file twice" test "$(cat "$tmp/from-shards.calls.0")" = "5 0 $tensors 0 0"
 check "from a mount: extents once per file, sources once" test "$(cat "$tmp/from-mount.calls.0")" = \
 	"$((tensors + 5)) 0 $((tensors + 3)) $tensors 2"

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Two runs do not save in the same directory of checkpoints.
+# Two runs cannot save to the same checkpoint directory.
 # shellcheck source=tests/cases/train/train_lib.sh
 . "$(dirname "$0")/train_lib.sh"
 require_train
@@ -8,7 +8,7 @@ require_train
 dir=$tmp/run
 flags=("${tiny[@]}" --train_batch_size 2)
 
-# The lock file exists while a run is at work; `long` runs until it is killed.
+# The lock file exists while a run is active; `long` runs until it is killed.
 wait_for_lock() {
 	for _ in $(seq 600); do
 		[ -e "$dir/.uctrain.lock" ] && [ -s "$dir/.uctrain.lock" ] && return
@@ -32,7 +32,7 @@ check "one that saves nothing is not" try_train 1 reads "${flags[@]}" --steps 1
 check "nor one that saves elsewhere" try_train 1 elsewhere "${flags[@]}" --steps 1 --checkpoint_dir "$tmp/elsewhere"
 check "which leaves no lock" test ! -e "$tmp/elsewhere/.uctrain.lock"
 
-# A kill leaves the file, not the lock.
+# After a kill the file stays, but not the lock.
 owner=$(sed 's/^process \([0-9]*\) .*/\1/' "$dir/.uctrain.lock")
 kill -9 "$owner"
 wait
@@ -41,8 +41,8 @@ check "the next one saves" try_train 1 next "${flags[@]}" --steps 1 --checkpoint
 check "and is whole" ucckpt check "$dir/global_step1"
 check "its file is gone" test ! -e "$dir/.uctrain.lock"
 
-# Ranks whose directory is read-only end the run: the others would wait for them when
-# they save.  The same path is a mount on the second rank.
+# If the directory is read-only on one rank the run ends: other ranks would wait for it when they
+# save.  On the second rank the same path is a mount.
 if [ -e /dev/fuse ] && command -v fusermount3 >/dev/null; then
 	mkdir -p "$tmp/writable/run" "$tmp/mounted/run"
 	ucfs "$dir" "$tmp/mounted/run" || fail "mount"

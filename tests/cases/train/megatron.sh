@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# A GPT of Megatron-DeepSpeed is resumed on any ranks, from its files, from a mount and from a tree,
-# each rank reading only its part; good/megatron has checkpoints of the real trainer.
+# A GPT of Megatron-DeepSpeed is resumed on any ranks, from its files, from a mount and from a
+# tree; each rank reads only its part.  good/megatron has checkpoints of the real trainer.
 # shellcheck source=tests/cases/train/train_lib.sh
 . "$(dirname "$0")/train_lib.sh"
 # shellcheck source=tests/cases/train/ranks_lib.sh
@@ -17,7 +17,7 @@ cases="tp2_pp2_z1_fp32 128 128
 z3_bf16_dp4 128 128
 tp2_dp2_z1_bf16_padded 97 112"
 
-# Ranks | of them tensor-parallel | stages | ZeRO's
+# Ranks | of which tensor-parallel | stages | ZeRO stage
 others="1 1 1 0
 3 1 1 2
 2 2 1 2
@@ -26,7 +26,7 @@ others="1 1 1 0
 4 4 1 1
 2 1 1 3"
 
-# each CALL...: with the ranks of all lines of `others`
+# each CALL...: call it with the ranks of all lines of `others`.
 each() {
 	local n t p z
 	while read -r n t p z; do
@@ -74,7 +74,7 @@ resumed() {
 	fi
 }
 
-# All are tags of one run, so that one mount shows all.
+# All are tags of one run, so one mount shows all.
 mkdir "$tmp/all" "$tmp/trees"
 while read -r case words rows; do
 	cp -r "$real/$case/global_step5" "$tmp/all/$case"
@@ -102,8 +102,8 @@ while read -r case words rows; do
 	resumed
 done <<<"$cases"
 
-# Three states of 9152 elements of 4 bytes are read once; all tensor-parallel ranks read
-# 736 more, which each has, and both ends of a pipeline the embedding's 2048.
+# Three states of 9152 elements of 4 bytes are read once; tensor-parallel ranks each read 736
+# replicated ones again, and both ends of a pipeline the 2048 of the embedding.
 bytes() {
 	said "tp2_pp2_z1_fp32-$1" | sed -n 's/^read \([0-9]*\) .*/\1/p'
 }
@@ -111,11 +111,11 @@ for from in files tree mount; do
 	check "from $from, bytes of one rank" test "$(bytes $from-n1-t1-p1-z0)" = $((9152 * 12))
 	check "of two that share layers" test "$(bytes $from-n2-t2-p1-z2)" = $(((9152 + 736) * 12))
 	check "of four that share all" test "$(bytes $from-n4-t2-p2-z1)" = $(((9152 + 736 + 2048) * 12))
-	# A fragment that begins or ends within a row of ours takes that row.
+	# A fragment that begins or ends inside one of our rows reads the whole row.
 	check "of three that partition" test "$(bytes $from-n3-t1-p1-z2)" -lt $((9152 * 12 * 105 / 100))
 done
 
-# Megatron's rate would fall until step 100.
+# Megatron's learning rate would fall until step 100.
 echo '{"scheduler": {"type": "WarmupCosineLR", "params": {"total_num_steps": 100,
 	"warmup_num_steps": 0, "warmup_type": "linear", "cos_min_ratio": 0.1}}}' >"$tmp/rate.json"
 flags=(--n_layer 2 --n_head 4 --n_embd 16 --n_positions 32 --seq_length 32 --vocab_size 128
@@ -123,7 +123,7 @@ flags=(--n_layer 2 --n_head 4 --n_embd 16 --n_positions 32 --seq_length 32 --voc
 	--train_batch_size 8 --train_micro_batch_size_per_gpu 1 --lr 6e-3
 	--deepspeed_config "$tmp/rate.json" --steps 10 --betas 0.9,0.95 --weight_decay 0.1)
 
-# as_real CASE LIMIT NAME: five losses of a run against Megatron's
+# as_real CASE LIMIT NAME: compare five losses of a run with Megatron's.
 as_real() {
 	local case=$1 limit=$2 name=$3 d
 	mkdir -p "$tmp/logs/$case"
@@ -149,7 +149,7 @@ train_later 2 stage3 "${flags[@]}" --dtype bf16 --zero_stage 3 --resume="$real/z
 train_later 1 undecayed "${flags[@]}" --dtype bf16 --eps 1e-7 --steps 6 --resume="$real/z3_bf16_dp4"
 train_later 2 padded "${flags[@]}" --dtype bf16 --vocab_size 112 --tensor_model_parallel_size 2 \
 	--resume="$real/tp2_dp2_z1_bf16_padded"
-# Its losses were not clipped.
+# Megatron's losses were not clipped.
 at0=("${flags[@]}" --resume="$real/tp2_pp2_z0_fp32" --checkpoint_tag global_step5)
 train_later 1 whole "${at0[@]}" --gradient_clipping 1000
 train_later 4 whole-four "${at0[@]}" --gradient_clipping 1000 --tensor_model_parallel_size 2 \
@@ -158,7 +158,7 @@ refused_later "more blocks than a pipeline without ZeRO" "another model: it has 
 	"${at0[@]}" --n_layer 3
 refused_later "another width without ZeRO" "another model: tied_modules" 2 "${at0[@]}" --n_embd 32
 
-# Impossible combinations.
+# Combinations that are impossible.
 refuses() {
 	refused_later "$1" "$2" 2 "${flags[@]}" "${at[@]}" "${@:3}"
 }

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Resuming from a mount: ranks read their parts of the shards, past the mount,
-# and never those of another generation (ranks_checkpoint.c).
+# Resuming from a mount: ranks read their parts of the shards directly, and never those of another
+# generation (ranks_checkpoint.c).
 # shellcheck source=tests/cases/train/ranks_lib.sh
 . "$(dirname "$0")/ranks_lib.sh"
 require_fuse
@@ -25,7 +25,7 @@ for stage in 1 3; do
 			test "$(said run$stage-$n | grep '^read')" = "read 13536 bytes, 13536 past the mount"
 	done
 	same "stage $stage, the tag itself" "$want" run$stage-tag
-	# Re-cut, it is a checkpoint of that many ranks, of this stage or another.
+	# A re-cut view is a checkpoint of that many ranks, of this stage or another.
 	other=$((4 - stage))
 	for n in 1 3; do
 		later $n run$stage-dp$n stage=$stage load="$tmp/mnt" tag=global_step3_dp$n steps=0
@@ -40,7 +40,7 @@ for stage in 1 3; do
 	unmount
 done
 
-# A shard that is replaced under the mount is noticed.
+# Replacing a shard under the mount is detected.
 mount_fg "$run" || finish
 shard=$run/global_step3/zero_pp_rank_1_mp_rank_00_optim_states.pt
 cat "$tmp/mnt/global_step3_universal/zero/transformer.wte.weight/fp32.pt" >/dev/null

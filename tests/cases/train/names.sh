@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# --names megatron saves in the form of Megatron-DeepSpeed.  File names and keys are those of a
-# checkpoint that it wrote, and the tree is that of the same run in Hugging Face's names, but for
+# --names megatron saves in the form of Megatron-DeepSpeed.  File names and keys equal those of
+# its real checkpoint; the tree differs from that of the same run in Hugging Face's names only in
 # names and the form of tensors.
 # shellcheck source=tests/cases/train/train_lib.sh
 . "$(dirname "$0")/train_lib.sh"
@@ -12,8 +12,8 @@ files=$top_builddir/tests/programs/megatron_files
 flags=(--n_layer 2 --n_head 4 --n_embd 16 --n_positions 32 --seq_length 32
 	--data "$top_srcdir/LICENSE" --vocab_size 257 --lr 1e-2 --steps 3 --train_batch_size 12)
 
-# Ranks | tensor-parallel | stages of a pipeline | ZeRO's | type | more flags.  3 ranks:
-# groups are padded.
+# Ranks | tensor-parallel | pipeline stages | ZeRO stage | type | more flags.  With 3 ranks groups
+# are padded.
 plan="1 1 1 1 fp32
 3 1 1 1 bf16
 3 1 1 1 fp16
@@ -24,7 +24,8 @@ plan="1 1 1 1 fp32
 4 2 1 2 bf16
 4 2 1 3 fp32
 2 1 1 1 bf16 --sequence_parallel_size 2"
-# Sanitizers only run the lines that the rest compares with, and ranks that share sequences.
+# Under sanitizers, run only the lines that others are compared with, and ranks that share
+# sequences.
 [ "${sanitize:-no}" = no ] || plan=$(sed -n '2p; 6,8p; 10p' <<<"$plan")
 case_of() { case=n$ranks-t$tensor-p$pipe-z$stage-$dtype${more:+-more}; }
 
@@ -78,12 +79,12 @@ saved=$tmp/n4-t2-p2-z1-fp32/megatron/global_step3
 check "files" cmp <(ls "$real") <(ls "$saved")
 
 # Only a few of the arguments are saved; Megatron has no rules for the thirds of query_key_value,
-# and None for frozen parameters in stage 1 only.
+# and frozen parameters are None only in stage 1.
 keys() {
 	"$files" keys "$1" | grep -v -e ^args/ -e ds_config/ -e universal_checkpoint_info/.*sub_param \
 		-e ^frozen_param_
 }
-# keys_are_those_of REAL SAVED FILE...
+# keys_are_those_of REAL SAVED FILE...: compare keys and kinds.
 keys_are_those_of() {
 	local name
 	for name in "${@:3}"; do
@@ -93,7 +94,7 @@ keys_are_those_of() {
 keys_are_those_of "$real" "$saved" mp_rank_00_model_states mp_rank_02_model_states \
 	zero_pp_rank_0_mp_rank_00_optim_states zero_pp_rank_0_mp_rank_03_optim_states \
 	layer_01-model_00-model_states layer_03-model_01-model_states layer_04-model_00-model_states
-# Without a pipeline engine bf16's optimizer is the same.
+# Without a pipeline engine, bf16 has the same optimizer.
 keys_are_those_of "$good/megatron/tp2_dp2_z1_bf16_padded/global_step5" \
 	"$tmp/n4-t2-p1-z2-bf16/megatron/global_step3" mp_rank_01_model_states
 check "keys of bf16's optimizer" cmp \
@@ -101,8 +102,8 @@ check "keys of bf16's optimizer" cmp \
 		grep -v -e slice_mappings/./) \
 	<(keys "$tmp/n3-t1-p1-z1-bf16/megatron/global_step3/bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt" |
 		grep -v -e slice_mappings/./)
-# In stage 3 all parameters are one group.  Of one tensor-parallel rank Megatron does not
-# say how to join what more would have.
+# In stage 3 all parameters form one group.  With one tensor-parallel rank Megatron does not
+# record how more would be joined.
 real3=$good/megatron/z3_bf16_dp4/global_step5
 saved3=$tmp/one/global_step3
 check "files of stage 3" cmp <(ls "$real3") <(ls "$saved3")
@@ -111,7 +112,7 @@ check "keys of stage 3" cmp \
 	<(keys "$real3/zero_pp_rank_1_mp_rank_00_model_states.pt" | grep -v universal_checkpoint_info/) \
 	<(keys "$saved3/zero_pp_rank_1_mp_rank_00_model_states.pt" | grep -v universal_checkpoint_info/)
 check "nothing decays: told" grep -q "nothing decays" "$tmp/one.log"
-# Without ZeRO the optimizer is in the model states.
+# Without ZeRO the model states contain the optimizer.
 real0=$good/megatron/tp2_pp2_z0_fp32/global_step5
 saved0=$tmp/stage0/global_step12
 check "files of stage 0" cmp <(ls "$real0") <(ls "$saved0")
@@ -120,8 +121,8 @@ keys_are_those_of "$real0" "$saved0" mp_rank_00_model_states mp_rank_03_model_st
 check "files of bf16 in stage 0" test "$(ls "$tmp/model0/global_step6")" = "mp_rank_00_model_states.pt
 mp_rank_01_model_states.pt"
 
-# These check_checkpoint_args and load_args_from_checkpoint of Megatron's
-# checkpointing.py compare, or take for its own.
+# Megatron's checkpointing.py compares these in check_checkpoint_args, or adopts them in
+# load_args_from_checkpoint.
 "$files" keys "$saved/mp_rank_02_model_states.pt" >"$tmp/keys"
 for key in num_layers hidden_size num_attention_heads num_key_value_heads add_position_embedding \
 	max_position_embeddings tokenizer_type tensor_model_parallel_size \
@@ -135,7 +136,7 @@ done
 ucckpt convert "$tmp/old/global_step3" "$tmp/old/tree" >/dev/null
 check "the same state by heads" "$files" tree "$tmp/n2-t2-p1-z1-fp32/hf/tree" "$tmp/old/tree" 16 4
 
-# Saved as | ranks | tensor-parallel | stages | ZeRO's.  In stage 3 nothing decays.
+# Saved as | ranks | tensor-parallel | stages | ZeRO stage.  In stage 3 nothing decays.
 others="thirds 1 1 1 1
 thirds 2 2 1 1
 thirds 2 1 2 1
@@ -153,7 +154,7 @@ stage3 2 2 1 3
 stage3 3 1 1 2
 stage3 4 2 2 1"
 others=$(sampled <<<"$others")
-# All are tags of one run then, so that one mount shows them.
+# Then all are tags of one run, and one mount shows them.
 mkdir "$tmp/all"
 for order in thirds by_head stage0 model0 stage3; do
 	mv "$tmp/$order/global_step6" "$tmp/all/$order"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# uctrain resumes from a packed tag as from its directory, bit for bit: from the
-# shards, and from a mount of the pack.
+# uctrain resumes from a packed tag as from its directory, bit for bit: from the shards, and from
+# a mount of the pack.
 # shellcheck source=tests/cases/train/train_lib.sh
 . "$(dirname "$0")/train_lib.sh"
 require_train
@@ -27,7 +27,7 @@ for kind in "fp32 2" "bf16 1" "bf16 3"; do
 		--checkpoint_dir "$tmp/mnt" --checkpoint_tag global_step4_universal
 	unmount
 	check "$name: from a mount of the pack" within 0 "$(apart "$name" "$name-mount" 5)"
-	# The tag that latest names.
+	# Use the tag that `latest` names.
 	train 2 "$name-latest" "${f[@]}" --steps 9 --resume="$tmp/$name"
 	check "$name: latest" grep -q 'at step 8' "$tmp/$name-latest.log"
 	check "$name: unpacked" ucckpt unpack "$tmp/$name/global_step4.ucpack"

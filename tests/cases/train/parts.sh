@@ -1,12 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# A checkpoint of ranks that share a model, by tensors or by layers, is restored exactly, by any
-# ranks from their files and from a mount (ranks_checkpoint.c).
+# A checkpoint of ranks that share a model, by tensors or by layers, is restored exactly by any
+# ranks, from their files and from a mount (ranks_checkpoint.c).
 # shellcheck source=tests/cases/train/ranks_lib.sh
 . "$(dirname "$0")/ranks_lib.sh"
 require_fuse
 
-# Ranks | of them tensor-parallel | stages | ZeRO's | type
+# Ranks | of which tensor-parallel | stages | ZeRO stage | type
 saved="1 1 1 1 fp32
 2 1 1 2 bf16
 2 2 1 0 fp32
@@ -24,7 +24,7 @@ saved="1 1 1 1 fp32
 4 2 2 0 fp32"
 saved=$(sampled <<<"$saved")
 
-# Ranks | of them tensor-parallel | stages | ZeRO's
+# Ranks | of which tensor-parallel | stages | ZeRO stage
 others="1 1 1 1
 2 1 1 3
 3 1 1 0
@@ -36,7 +36,7 @@ others="1 1 1 1
 4 1 2 1
 4 2 2 1"
 others=$(sampled <<<"$others")
-# Ranks that resume 16-bit types, which are cut like fp32.
+# Ranks that resume 16-bit types, which are partitioned like fp32.
 some="2 1 1 3
 2 2 1 2
 4 2 2 1"
@@ -60,7 +60,7 @@ load() {
 		load="$tmp/$name" steps=6
 }
 
-# All are tags of one run, so that one mount shows all.
+# All are tags of one run, so one mount shows all.
 gather() {
 	mkdir -p "$tmp/all"
 	mv "$tmp/$name/global_step3" "$tmp/all/$name"
@@ -82,9 +82,9 @@ each load
 start
 each compare
 
-# All ranks together read each element of 1128 once, and three states of 4 bytes of it;
-# of replicas, every tensor-parallel rank reads all 114, and both ends of a pipeline 66
-# of the embedding.  Data-parallel ranks of stage 0 read the same.
+# Together all ranks read each of 1128 elements once, in three states of 4 bytes; every
+# tensor-parallel rank reads all 114 replicated ones, and both ends of a pipeline the 66 of the
+# embedding.  Data-parallel ranks of stage 0 read the same.
 bytes() {
 	echo $(((1128 + ($2 - 1) * 114 + ($3 > 1) * 66) * 12 * ($4 ? 1 : $1 / ($2 * $3))))
 }
@@ -94,15 +94,15 @@ own_bytes() {
 	echo $(($(bytes "$@") + ($2 > 1 && $2 == tensor) * 72 * (1 + ($3 > 1)) * ($4 ? 1 : $1 / ($2 * $3))))
 }
 
-# restored FROM BYTES: on $n ranks, which read this many bytes
+# restored FROM BYTES: $n ranks restore from it and read this many bytes.
 restored() {
 	local run=$name-n$n-t$t-p$p-z$z-$1
 	same "$run" "$(state one-$dtype)" $run
 	check "$run: bytes read" test "$(said $run | sed -n 's/^read \([0-9]*\) .*/\1/p')" = "$2"
 }
 
-# on_others CALL: with the ranks on which $name is restored, and whether also from $files:
-# yes or empty
+# on_others CALL: call it with the ranks that restore $name, and whether also from $files: yes or
+# empty.
 on_others() {
 	local n t p z files= others=$others
 	[ $dtype = fp32 ] || others=$some
@@ -131,7 +131,7 @@ start
 each on_others compare_restored
 unmount
 
-# Stages of 3 and 1 blocks, and of 2 and 2.
+# Stages have 3 and 1 blocks, or 2 and 2.
 later 1 four layers=4
 for stage in 0 1; do
 	later 2 uneven-z$stage layers=4 pipe=2 partition=1 stage=$stage save="$tmp/uneven-z$stage"
@@ -147,7 +147,7 @@ for stage in 0 1; do
 	same "resumed with another partition, ZeRO's $stage" "$(state four)" even-z$stage
 done
 
-# Model states that do not make one checkpoint, or one of this model.
+# Model states are inconsistent, or of another model.
 run=n4-t2-p2-z0-fp32
 for bad in mixed lost; do
 	cp -r "$tmp/all/$run" "$tmp/all/$bad"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Pipelines: stages that share the layers train as one rank does, also with
-# tensor-parallel ranks, and a run goes on with more or fewer of them from a mount.
+# Pipelines: stages that share the layers train like one rank, also with tensor-parallel ranks,
+# and a run continues with more or fewer stages from a mount.
 # shellcheck source=tests/cases/train/train_lib.sh
 . "$(dirname "$0")/train_lib.sh"
 require_train
@@ -13,9 +13,9 @@ flags=("${tiny[@]}" --n_layer 5 --n_embd 16 --vocab_size 257 --seq_length 16 --l
 shared() { echo "--tensor_model_parallel_size $1 --pipeline_model_parallel_size $2"; }
 
 long 40 10
-few=10 # of most runs
+few=10 # steps of most runs
 
-# Ranks | of them tensor-parallel | stages | ZeRO's | micro-batch: more of them than
+# Ranks | of which tensor-parallel | stages | ZeRO stage | micro-batch: more micro-batches than
 # stages, as many, fewer, and one
 plan="2 1 2 1 2
 2 1 2 0 12
@@ -48,7 +48,7 @@ all=(--steps $((10 + few)))
 # shellcheck disable=SC2046
 train_later 4 from "${flags[@]}" "${all[@]}" $(shared 2 2) --checkpoint_dir "$tmp/run" --checkpoint_interval 10
 
-# Impossible combinations.
+# Combinations that are impossible.
 refused_later "ranks that do not divide" "divide the 3 groups of ranks" 3 "${flags[@]}" "${p2[@]}"
 refused_later "too few layers" "n_layer 1 is less" 2 "${flags[@]}" --n_layer 1 "${p2[@]}"
 refused_later "stage 2" "zero_stage 2; use 0 or 1" 2 "${flags[@]}" --zero_stage 2 "${p2[@]}"
@@ -66,7 +66,7 @@ same_bits "TF32 on the CPU, and the default eps" one tf32
 within 1e-3 "$(apart one eps 5)" && fail "another eps makes no difference"
 shared_alike p2
 
-# Resumed on ranks | of them tensor-parallel | stages | ZeRO's
+# Resumed on ranks | of which tensor-parallel | stages | ZeRO stage
 plan="1 1 1 1
 4 1 1 2
 2 2 1 1

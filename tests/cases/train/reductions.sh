@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Gradients that ranks sum in 16 bits make the same curve, in all stages, also where a
-# step has several micro-batches.
+# Gradients summed in 16 bits give the same curve in all stages, also with several micro-batches
+# per step.
 # shellcheck source=tests/cases/train/train_lib.sh
 . "$(dirname "$0")/train_lib.sh"
 require_train
@@ -41,10 +41,10 @@ while read -r dtype stage; do
 		fail "$dtype, stage $stage: nothing was rounded"
 	fi
 done <<<"$plan"
-# On devices, with NCCL.
+# The same on devices, with NCCL.
 same_bits "DeepSpeed's configuration" bf16-z2-half json
 
-# On devices, by NCCL.
+# The same on devices, with NCCL.
 find_cuda
 rank=("${cuda[@]}")
 for stage in "${stages[@]}"; do

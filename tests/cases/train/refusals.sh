@@ -1,8 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Bad input on several ranks: one message, from rank 0, and all ranks end (most of it in
-# runs that share the start of their ranks).  tensor.sh,
-# pipeline.sh, parts.sh and megatron.sh have more of it.
+# Bad input on several ranks: rank 0 prints one message, and all ranks end (mostly in runs that
+# share one start).  tensor.sh, pipeline.sh, parts.sh and megatron.sh test more of it.
 # shellcheck source=tests/cases/train/train_lib.sh
 . "$(dirname "$0")/train_lib.sh"
 require_train
@@ -12,7 +11,7 @@ flags=(--n_layer 2 --n_head 4 --n_embd 16 --n_positions 32 --seq_length 32 --voc
 	--train_batch_size 24 --steps 6)
 own_flags=("${flags[@]}" --log_dir "$tmp/logs" --run_name refused)
 
-# once LABEL PATTERN COMMAND...: fails with one message, which matches
+# once LABEL PATTERN COMMAND...: it fails with one message, which matches PATTERN.
 once() {
 	local label=$1 pattern=$2
 	shift 2
@@ -40,7 +39,7 @@ done <<'END'
 END
 once "all of them end" "n_embd 18 is not a multiple" mpirun -n 2 uctrain "${own_flags[@]}" --n_embd 18
 
-# What the second rank has instead.
+# The second rank has this instead.
 while IFS='|' read -r pattern more; do
 	# shellcheck disable=SC2086 # words
 	once "another rank: $more" "rank 1: $pattern" \
@@ -55,7 +54,7 @@ was given other flags than rank 0|--run_name other
 .*nowhere.json|--deepspeed_config nowhere.json
 END
 
-# damage CASE: a copy of it in $bad, to be damaged
+# damage CASE: copy it to $bad, to be damaged.
 damage() {
 	bad=$tmp/bad$((copies += 1))
 	mkdir "$bad"
@@ -64,7 +63,7 @@ damage() {
 }
 copies=0
 
-# Checkpoint | file that is missing | pattern
+# Checkpoint | missing file | pattern
 while IFS='|' read -r case file pattern; do
 	damage "$case"
 	rm "$bad/global_step5/$file"
@@ -97,7 +96,7 @@ rm "$tmp/whole"/mp_rank_*
 refused_later "a tree that does not tell the order of its rows" "give --qkv_order" 2 \
 	"${flags[@]}" --universal_checkpoint --resume="$tmp/whole" --ignore_missing_optim
 
-# Steps of one run that are not of one time.
+# The files are of different steps of one run.
 train_later 4 from "${tiny[@]}" --steps 2 --train_batch_size 8 --tensor_model_parallel_size 2 \
 	--pipeline_model_parallel_size 2 --checkpoint_dir "$tmp/own" --checkpoint_interval 1
 train_all

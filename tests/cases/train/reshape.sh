@@ -1,13 +1,13 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# One, two and three ranks resume four ranks' checkpoint from the mount, in the same or another
-# stage, with the accumulation that the batch requires.
+# One, two and three ranks resume the checkpoint of four ranks from the mount, in the same or
+# another stage, with the accumulation that the batch requires.
 # shellcheck source=tests/cases/train/train_lib.sh
 . "$(dirname "$0")/train_lib.sh"
 require_train
 require_fuse
 
-# A text, not a repeated random batch: a model that memorises the latter becomes so
+# Train on text, not on a repeated random batch: a model that memorises a batch becomes so
 # sensitive that runs diverge after a difference in the last bit, in PyTorch too.
 flags=("${tiny[@]}" --n_embd 16 --seq_length 16 --lr 1e-3 --data "$top_srcdir/LICENSE" --train_batch_size 24
 	--train_micro_batch_size_per_gpu 2)
@@ -29,7 +29,7 @@ plan="1 1 2
 3 3 1
 3 3 3"
 
-# All are tags of one run then, so that one mount shows all.
+# Then all are tags of one run, and one mount shows all.
 for saved in 1 2 3; do
 	train_later 4 "base$saved" "${flags[@]}" --zero_stage "$saved" --steps $((10 + steps)) \
 		--checkpoint_dir "$tmp/run$saved" --checkpoint_interval 10

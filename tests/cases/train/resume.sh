@@ -19,7 +19,7 @@ cases="1 fp32
 3 fp16"
 cases=$(sampled <<<"$cases")
 
-# each CALL: with the name and the flags of each case
+# each CALL: call it with the name and the flags of each case.
 each() {
 	local stage dtype name f
 	while read -r stage dtype; do
@@ -55,7 +55,7 @@ went_on() {
 		within 0 "$(apart "$name" "$name-mount" $((steps + 1)))"
 }
 
-# A run with a schedule, too.
+# A run with a schedule continues, too.
 warm=("${tiny[@]}" --train_batch_size 16 --steps 6 --lr_schedule warmup --warmup_steps 4 --min_lr 0)
 each begin
 train_later 2 warm "${warm[@]}" --checkpoint_dir "$tmp/warm" --checkpoint_interval 2
@@ -65,7 +65,7 @@ each gather
 mount_fg "$tmp/all" || finish
 each go_on
 
-# On other ranks from the re-cut shards, as from the universal tree.
+# Other ranks resume from the re-cut shards as from the universal tree.
 for n in 2 8; do
 	f=("${flags[@]}" --train_micro_batch_size_per_gpu 2 --steps $((steps + 5)) --resume="$tmp/mnt")
 	train_later $n tree-$n "${f[@]}" --zero_stage 1 --universal_checkpoint --checkpoint_tag z1_fp32_universal
@@ -102,8 +102,8 @@ check "a rate is the checkpoint's" test "$(rates kept 0 | sort -u)" = 0.005
 check "which is reported" grep -q "hyperparameters, not the configuration.s: lr 0.005, " "$tmp/kept.log"
 check "a new optimizer's is not" test "$(rates new 0 | sort -u)" = 0.0001
 
-# The checkpoint also determines whether decay is decoupled or part of the gradient.  If the
-# parameter groups do not record it, as DeepSpeed's, the configuration does.
+# The checkpoint also determines whether weight decay is decoupled.  If, like DeepSpeed's, its
+# parameter groups do not record this, the configuration decides.
 l2=("${tiny[@]}" --train_batch_size 8)
 echo '{ "optimizer": { "type": "Adam", "params": { "adam_w_mode": false, "torch_adam": true } } }' >"$tmp/l2.json"
 train 1 l2 "${l2[@]}" --deepspeed_config "$tmp/l2.json" --optimizer Adam --weight_decay 1 --lr 5e-3 \
@@ -124,7 +124,7 @@ for run in l2-on l2-tree l2-silent-on l2-again; do
 done
 check "AdamW would not" test "$(within 1e-3 "$(apart l2 l2-decoupled 5)"; echo $?)" = 1
 
-# Dropout is set by the flag; a message tells if it differs from the checkpoint's.
+# The flag sets dropout; a message tells if it differs from the checkpoint's.
 train 1 drop "${l2[@]}" --dropout 0.25 --steps 1 --checkpoint_dir "$tmp/drop"
 for p in 0 0.1; do
 	train 1 drop-$p "${l2[@]}" --dropout $p --steps 2 --resume="$tmp/drop"
@@ -133,7 +133,7 @@ told="^uctrain: the model was trained with a dropout of 0.25, this run has none 
 check "no dropout: told" test "$(grep -c "$told" "$tmp/drop-0.log")" = 1
 check "another one: not" test "$(grep -c "a dropout of" "$tmp/drop-0.1.log")" = 0
 
-# A vocabulary gets padding and loses it again; checkpoints declare it in between.
+# A vocabulary is padded and unpadded again; checkpoints in between declare the padding.
 train 1 words "${flags[@]}" --steps 1 --checkpoint_dir "$tmp/words"
 train 1 padded "${flags[@]}" --vocab_size 264 --steps 2 --resume="$tmp/words" \
 	--checkpoint_dir "$tmp/padded"

@@ -4,7 +4,7 @@
 # shellcheck source=tests/cases/train/ranks_lib.sh
 . "$(dirname "$0")/ranks_lib.sh"
 
-# now N KEY=VALUE...: a separate run, whose output goes to $tmp/words
+# now N KEY=VALUE...: run it alone, with its output in $tmp/words.
 now() {
 	on_ranks "$1" "$program" "${@:2}" >"$tmp/words" 2>&1 || fail "${*:2}: $(cat "$tmp/words")"
 }
@@ -21,7 +21,7 @@ fails() {
 	check "$1" grep -q "^failed: .*$2" "$tmp/words"
 }
 
-# Stage 0 saves no ZeRO checkpoint; those of other stages can be checked.
+# Stage 0 saves no ZeRO checkpoint; other stages' checkpoints can be checked.
 kinds=$(for stage in 1 2 3; do
 	for dtype in fp32 bf16; do
 		for n in 1 2 3; do echo "$stage $dtype $n"; done
@@ -58,7 +58,7 @@ for flavor in 0 1 2; do
 	check "flavor $flavor: whole" ucckpt check --data "$dir/global_step$((flavor + 1))" >/dev/null
 done
 
-# Each checkpoint has its configuration; one in the run's directory is not touched.
+# Each checkpoint contains its configuration; one in the run's directory stays unchanged.
 has_config() { grep -q '"vocab_size":[[:blank:]]*11,' "$dir/$1/config.json"; }
 check "the model's configuration" has_config global_step2
 echo mine >"$dir/config.json"
@@ -66,7 +66,7 @@ saves "another save" 2 steps=1 save="$dir"
 check "that of another save" has_config global_step1
 check "the configuration beside them stays" test "$(cat "$dir/config.json")" = mine
 
-# Old checkpoints are removed after a new one was saved; other directories are not.
+# Old checkpoints are removed after a new one was saved; other directories stay.
 mkdir "$dir/global_step2_universal"
 saves "keep two" 2 steps=4 keep=2 save="$dir"
 check "two are kept" test "$(cd "$dir" && echo *)" = \
@@ -76,7 +76,7 @@ check "later ones stay" test "$(cd "$dir" && echo *)" = \
 	"config.json global_step2_universal global_step3 global_step4 latest"
 check "the newest is what was saved last" test "$(cat "$dir/latest")" = global_step3
 
-# A checkpoint that cannot be removed, because it is a mount point, stays.
+# A checkpoint that is a mount point cannot be removed, and stays.
 if [ -w /dev/fuse ]; then
 	held=$tmp/held
 	saves "one to be held" 1 steps=1 save="$held"
@@ -94,7 +94,7 @@ fails "it says so" "step 3 was not saved, earlier ones remain: .*too large" \
 	2 steps=3 save="$dir" keep=1 largest=8192
 check "nothing has changed" test "$before" = "$(cd "$dir" && find . -type f -exec cksum {} + | sort)"
 
-# A failed first save leaves nothing.
+# A failed first save leaves nothing behind.
 fails "it says so" "step 3 was not saved" 2 steps=3 save="$tmp/new/run" largest=8192
 check "it was not there before" test ! -e "$tmp/new"
 mkdir -p "$tmp/led/latest"
@@ -145,7 +145,7 @@ for background in yes no; do
 	check "the one before is whole" ucckpt check --data "$dir" >/dev/null
 	check "and the newest" test "$(cat "$dir/latest")" = global_step2
 	check "the other has begun" test -d "$dir"/.global_step4.tmp-*
-	# of another process, which is alive
+	# another process, which is alive, owns it
 	mkdir "$dir/.global_step9.tmp-livexx" "$dir/.mine.tmp-abcdef" "$dir/.global_step1.old"
 	flock "$dir/.global_step9.tmp-livexx" sleep 60 &
 	holder=$!

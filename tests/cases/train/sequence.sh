@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Sequence parallelism: ranks that cut the positions of rows, around attention (Ulysses)
-# or within a tensor-parallel group (Megatron's), train as one rank does, and a run goes
-# on with more or fewer of them.
+# Sequence parallelism: ranks that cut the positions of rows, around attention (Ulysses) or within
+# a tensor-parallel group (Megatron's), train like one rank, and a run continues with more or
+# fewer of them.
 # shellcheck source=tests/cases/train/train_lib.sh
 . "$(dirname "$0")/train_lib.sh"
 require_train
@@ -16,9 +16,9 @@ shared() {
 }
 
 long 40 10
-few=10 # of most runs
+few=10 # steps of most runs
 
-# Ranks | of them sequence-parallel | tensor-parallel | stages | ZeRO's | more
+# Ranks | of which sequence-parallel | tensor-parallel | stages | ZeRO stage | more
 plan="2 2 1 1 1
 4 4 1 1 0 --train_micro_batch_size_per_gpu 6
 4 2 1 1 2
@@ -49,7 +49,7 @@ shared_later s2 "${s2[@]}"
 shared_later cut "${cut[@]}"
 train_later 4 both "${flags[@]}" --steps "$few" --dropout 0.1 "${s2[@]}" "${cut[@]}"
 
-# Impossible combinations.
+# Combinations that are impossible.
 refused_later "ranks that do not divide" "sequence_parallel_size 2: does not divide the 3 groups of ranks" \
 	3 "${flags[@]}" "${s2[@]}"
 refused_later "heads that do not divide" "the 1 heads" 2 "${flags[@]}" --n_head 1 "${s2[@]}"
@@ -70,7 +70,7 @@ same_bits "recomputed" n2-s2-t1-p1-z1 again
 same_bits "recomputed rows" n2-s1-t2-p1-z1--sequence_parallel cut-again
 shared_alike s2
 shared_alike cut
-# Dropout masks are the same with both partitions at once.
+# With both partitions at once dropout masks are the same.
 alike "both, with dropout" 1e-5 s2-one-drop both
 
 # ZeRO partitions over data- and sequence-parallel ranks, which does not matter to a resumed run.
@@ -99,7 +99,7 @@ train_all
 train_later 4 without-zero-on-4 "${flags[@]}" "${all[@]}" "${s2[@]}" --zero_stage 0 \
 	--resume="$tmp/without-zero" --checkpoint_tag global_step10
 
-# resumed CALL: for each line of the plan that resumes $run
+# resumed CALL: call it for each line of the plan that resumes $run.
 resumed() {
 	local name saved cut_of stage_of ranks sequence tensor then way
 	while read -r saved cut_of stage_of ranks sequence tensor then way; do

@@ -16,7 +16,7 @@ rm -r "$tmp/www/run/global_step4"
 echo global_step2 >"$tmp/www/run/latest"
 check "convert" ucckpt convert "$tmp/run/global_step2" "$tmp/www/run/tree" >/dev/null
 
-# resume NAME FLAG...: trains as if it had not been interrupted.
+# resume NAME FLAG...: train as if the run had not been interrupted.
 resume() {
 	train 2 "$@" "${f[@]}" --steps 4
 	check "$1: the same training" within 0 "$(apart near "$1" 3)"

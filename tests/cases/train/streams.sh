@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# The order of operations of different streams, as far as events leave it open, changes no bit of a
-# run or of its checkpoints: an emulated GPU takes another random order in each run of a process,
-# starting from $CUDAEMU_SEED.
+# Operations of different streams give the same bits, in a run and its checkpoints, in any order
+# that events allow: an emulated GPU takes another random order in each run of a process, starting
+# from $CUDAEMU_SEED.
 # shellcheck source=tests/cases/train/train_lib.sh
 . "$(dirname "$0")/train_lib.sh"
 require_train
@@ -14,8 +14,8 @@ orders="0 1 2"
 
 flags=("${tiny[@]}" --device cuda --dtype bf16 --train_micro_batch_size_per_gpu 1 --eval_interval 2)
 
-# in_stage STAGE NAME FLAG...: in stage 0 only one rank, which waits less often: values that ranks
-# agree on wait for the device.
+# in_stage STAGE NAME FLAG...: train; stage 0 has one rank, which waits less often, since values
+# that ranks agree on wait for the device.
 in_stage() {
 	train_later $(($1 ? 2 : 1)) "$2" "${flags[@]}" --train_batch_size 4 --zero_stage "$1" "${@:3}"
 }

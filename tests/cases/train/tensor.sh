@@ -1,13 +1,13 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Tensor parallelism: ranks that share every layer train as one rank does, and a run
-# goes on with more or fewer of them from a mount.
+# Tensor parallelism: ranks that share every layer train like one rank, and a run continues with
+# more or fewer of them from a mount.
 # shellcheck source=tests/cases/train/train_lib.sh
 . "$(dirname "$0")/train_lib.sh"
 require_train
 require_fuse
 
-# 257 tokens do not divide: the last rank has rows of padding.
+# 257 tokens are not divisible: the last rank has padding rows.
 flags=("${tiny[@]}" --n_head 4 --n_embd 16 --vocab_size 257 --seq_length 16 --lr 5e-4
 	--data "$top_srcdir/LICENSE" --train_batch_size 24 --train_micro_batch_size_per_gpu 3
 	--eval_interval 10)
@@ -15,7 +15,7 @@ t2=(--tensor_model_parallel_size 2)
 t4=(--tensor_model_parallel_size 4)
 
 long 40 10
-few=10 # for runs that differ from two ranks in one respect
+few=10 # steps of runs that differ from two ranks in one respect
 
 train_later 1 one "${flags[@]}" --steps "$steps"
 train_later 2 t2 "${flags[@]}" --steps "$steps" "${t2[@]}"
@@ -32,7 +32,7 @@ for saved in 1 2; do
 		--checkpoint_dir "$tmp/run$saved" --checkpoint_interval 10
 done
 
-# Impossible combinations.
+# Combinations that are impossible.
 refused_later "ranks that do not divide" "divide the 3 ranks" 3 "${flags[@]}" "${t2[@]}"
 refused_later "heads that do not divide" "n_head 1 " 2 "${flags[@]}" --n_head 1 "${t2[@]}"
 refused_later "too few tokens" "vocab_size 5 " 4 "${flags[@]}" --vocab_size 5 "${t4[@]}"
@@ -50,7 +50,7 @@ done
 # Dropout masks do not depend on the partition of the heads.
 shared_alike t2
 
-# Saved by | resumed on | of them tensor-parallel | stage
+# Saved by | resumed on | of which tensor-parallel | stage
 plan="1 2 2 1
 1 4 2 2
 2 1 1 1
@@ -80,7 +80,7 @@ while read -r from ranks tensor _; do
 	alike "from $from on $ranks" 1e-5 from$from from$from-$ranks-$tensor
 done <<<"$plan"
 alike "from other ranks' files" 1e-5 from2 files
-# Uninterrupted bit for bit from its own files.
+# From its own files the run continues bit for bit.
 check "from its own files" cmp <(sed 1,11d "$tmp/logs/from2/metrics.csv" | cut -d, -f1,2,4,8) \
 	<(sed 1d "$tmp/logs/own/metrics.csv" | cut -d, -f1,2,4,8)
 

@@ -6,7 +6,7 @@
 . "$(dirname "$0")/train_lib.sh"
 require_train
 
-# Each rank leaves its process id.
+# Each rank writes its process id.
 cat >"$tmp/rank" <<'EOS'
 #!/bin/sh
 echo $$ >"$PIDS.$OMPI_COMM_WORLD_RANK"
@@ -17,7 +17,7 @@ flags=("${tiny[@]}" --train_batch_size 4 --train_micro_batch_size_per_gpu 1)
 ranks=2
 emulated=$top_builddir/tests/programs/uctrain_emulated
 
-# begin NAME FLAG...: an endless run on $ranks ranks, which has made five steps.
+# begin NAME FLAG...: start an endless run on $ranks ranks, and wait for its fifth step.
 begin() {
 	local name=$1 program=("${rank[@]}")
 	export PIDS=$tmp/$name.pid
@@ -32,22 +32,22 @@ begin() {
 	fail "$name: no five steps: $(tail -n 3 "$tmp/$name.log")"
 }
 
-# signal NAME RANK SIGNAL: to that rank.  Runs wait out their deadlines beside each other.
+# signal NAME RANK SIGNAL: send it to that rank.  Runs wait for their deadlines in parallel.
 signal() {
 	kill -s "$3" "$(cat "$tmp/$1.pid.$2")"
 	jobs[$1]=$job
 }
 declare -A jobs
 
-# The run must end as one that failed.
+# The run must fail.
 ended() {
 	wait "${jobs[$1]}"
 	status=$?
 	check "$1: an error, and no timeout of the test's" test $status -ne 0 -a $status -ne 124
 }
 
-# told_once NAME RANK [SECONDS]: checks for one line, from the lowest rank that is left.  Where a
-# graph is replayed it names the computation.
+# told_once NAME RANK [SECONDS]: check for one line, from the lowest rank that is left.  When a
+# graph is replayed, it names the computation.
 told_once() {
 	local name=$1 of=$2 seconds=${3-4}
 	check "$name: one message" test "$(grep -c '(--comm_timeout)' "$tmp/$name.log")" = 1
@@ -67,7 +67,7 @@ begin stopped1 --comm_timeout 4
 signal stopped1 1 STOP
 begin stopped0 --comm_timeout 4 --zero_stage 3
 signal stopped0 0 STOP
-# Three ranks are left: the first one to report makes the launcher end the others.
+# Three ranks are left; the first report makes the launcher end the others.
 ranks=4
 begin many --comm_timeout 4
 signal many 1 STOP
@@ -94,7 +94,7 @@ if [ -x "$emulated" ]; then
 	told_once cuda 0 10
 fi
 
-# The checkpoints left behind are whole, and a run resumes from them normally.
+# The remaining checkpoints are whole, and a run resumes from them normally.
 for name in stopped1 killed; do
 	latest=$(cat "$tmp/$name/latest")
 	check "$name: $latest is whole" ucckpt check --data "$tmp/$name/$latest"
@@ -109,9 +109,9 @@ train 2 short "${flags[@]}" --steps 3 --comm_timeout 60
 train 2 never "${flags[@]}" --steps 3 --comm_timeout 0
 check "no deadline: the same" within 0 "$(apart short never 1)"
 
-# With NCCL, emulated by MPI; rank 1 stops in its reduction.
+# With NCCL, emulated by MPI, rank 1 stops in its reduction.
 if [ -x "$top_builddir/tests/programs/ranks_nccl" ]; then
-	# Also where it is only queued, and the wait is another one.
+	# The same if it is only queued, and the host waits for something else.
 	pids=()
 	for how in MEANWHILE LATER; do
 		TRAIN_SECONDS=60 on_ranks 2 env NCCL_EMULATED_STUCK=1 "NCCL_EMULATED_$how=1" \

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Counts the operations of a step on emulated GPUs, for each stage on one and two ranks: copies
+# Count the operations of a step on emulated GPUs, for each stage on one and two ranks: copies
 # between host and device, in numbers and bytes, the host's waits, launches of kernels, products,
 # bytes zeroed, and for a replayed step the host's calls.  Only the necessary ones may occur.
 # shellcheck source=tests/cases/train/train_lib.sh
@@ -11,15 +11,15 @@ rank=("$top_builddir/tests/programs/uctrain_emulated")
 [ -x "${rank[0]}" ] || skip "nothing emulates a GPU"
 export CUDAEMU_NCCL=1 CUDAEMU_DEVICES=own
 
-# step: the counters of the given rank's third step, in the order of struct cudaemu_traffic.
+# step: print the counters of the given rank's third step, in the order of struct cudaemu_traffic.
 step() {
 	awk -v fourth="${fourth["$1-$2-$3-$4"]}" 'NR == fourth - 1 { split($0, a) }
 		NR == fourth { for (i = 1; i <= NF; i++) printf "%d%s", $i - a[i], i < NF ? " " : "\n" }' \
 		"$tmp/$1-$3-$4.$5"
 }
 
-# runs HOW RANKS PASSES STAGE...: a run of each stage.  Each rank has a row per pass.  Names that
-# end in 16 reduce gradients in 16 bits; with -boundary, once per step.
+# runs HOW RANKS PASSES STAGE...: run each stage.  Each rank has a row per pass.  Names that end
+# in 16 reduce gradients in 16 bits; with -boundary, once per step.
 runs() {
 	local how=$1 ranks=$2 passes=$3 stage flags=() steps=0
 
@@ -33,7 +33,7 @@ runs() {
 			--dtype bf16 --train_batch_size $((ranks * passes)) \
 			--train_micro_batch_size_per_gpu 1 --zero_stage "$stage" --steps 4 \
 			"${flags[@]}"
-		# Where its fourth step begins.
+		# Counters at the start of the fourth step.
 		fourth["$how-$stage-$ranks-$passes"]=$((steps += 4))
 	done
 	CUDAEMU_STEPS=$tmp/$how-$ranks-$passes train_all
@@ -49,19 +49,20 @@ half=$((all / 2))
 gathered=$((2 * embed + 4 * block + last))
 params=28 gathers=$((2 * 2 + 4 * 12 + 2))
 
-# Always, in a copy each: the tokens and targets of all passes, rows of 32 int32; what differs between
-# passes, 16 bytes each, and between updates, 32; the losses, and the norm, doubles.
+# Every step copies the tokens and targets of all passes, rows of 32 int32; what differs between
+# passes, 16 bytes each, and between updates, 32; the losses, and the norm, doubles.  Each is one
+# copy.
 due_copies() {
 	echo 3 $((256 * $4 + 16 * $4 + 32)) 2 $((8 * $4 + 8))
 }
 
-# A pass: the embeddings, the last norm and its gradient, the losses and their sum, four kernels of
-# the embeddings' gradient, and of each block two norms and attention; backward, attention in three
-# kernels, and of each norm the rows and the sums of their chunks.  An update: the norm of the
-# gradient in two, what it is clipped by, and Adam.
+# Kernels of a pass: the embeddings, the last norm and its gradient, the losses and their sum,
+# four of the embeddings' gradient, and for each block two norms and attention; backward, three of
+# attention, and for each norm the rows and the sums of their chunks.  Of an update: two for the
+# norm of the gradient, the clipping factor, and Adam.
 pass=$((1 + 1 + 2 + 2 + 4 + 2 * (3 + 3 + 4))) update=4
-# Nothing is added to a gradient by the first pass; by later ones, two biases of each block, whose
-# sums come from products, where the buffer is the rank's for all passes; else what has been reduced.
+# The first pass adds nothing to a gradient.  Later ones add two biases of each block, which
+# products sum, if the buffer is the rank's for all passes; else the reduced gradients.
 due_launches() {
 	local added
 
@@ -76,8 +77,8 @@ due_launches() {
 	echo $((update + $4 * pass + ($4 - 1) * added + $(due_rounding "$@")))
 }
 
-# For 16 bits each unit is rounded, in all passes from stage 2 on, and this rank's pieces are made
-# float32 again: of two or three units, or of each parameter.
+# With 16 bits each unit is rounded, in all passes from stage 2 on, and this rank's pieces are
+# cast back to float32: two or three units, or each parameter.
 due_rounding() {
 	case $1,$2 in
 	nccl16,0) echo $((4 + 4)) ;;
@@ -88,11 +89,11 @@ due_rounding() {
 	esac
 }
 
-# Four of each block and the head, forward and twice backward.
+# Products: four for each block and one for the head, forward and twice backward.
 products=$((3 * (2 * 4 + 1)))
 
-# The losses, the norm, and of each pass the gradients of the residual stream, and of positions,
-# which need not all be in a row: in buffers of units each time.
+# Zeroed bytes: the losses, the norm, and in each pass the gradients of the residual stream, and
+# of positions, which need not all be in a row, in buffers of units each time.
 due_zeroed() {
 	local positions=1
 
@@ -101,9 +102,9 @@ due_zeroed() {
 		$((8 * $4 + 8 + $4 * 2 * 32 * 32 + positions * 4 * 32 * 32))
 }
 
-# By NCCL: the sum of each unit's gradient, from stage 2 on in each pass; the norm's; and the
-# weights, which stage 3 gathers by unit in each pass: the embeddings for both ends, blocks forward
-# and backward.
+# Collectives of NCCL: the sum of each unit's gradient, from stage 2 on in each pass; the norm;
+# and the weights, which stage 3 gathers by unit in each pass: the embeddings for both ends,
+# blocks forward and backward.
 due_collectives() {
 	case $1,$2 in
 	one,*) echo 0 ;;
@@ -114,7 +115,7 @@ due_collectives() {
 	esac
 }
 
-# Bytes that a rank gives to these reductions: all of its gradient, and the norm's double.
+# Bytes that a rank contributes to reductions: its whole gradient, and the norm's double.
 due_reduced() {
 	case $1,$2 in
 	one,*) echo 0 ;;
@@ -127,7 +128,7 @@ due_reduced() {
 	esac
 }
 
-# The host waits once.  A step is replayed by two calls: the copy of its tokens, and the graph.
+# The host waits once.  Two calls replay a step: the copy of its tokens, and the graph.
 due() {
 	echo "$(due_copies "$@")" 1 "$(due_launches "$@")" $((products * $4)) \
 		"$(due_zeroed "$@")" "$(due_collectives "$@")" "$(due_reduced "$@")" 2
@@ -148,14 +149,15 @@ nccl 2 1
 nccl 2 3
 nccl16 2 3"
 
-# Stage 2 with three passes that are reduced once has the counters of stage 1.
+# Stage 2 with three passes and one reduction has the counters of stage 1.
 runs nccl-boundary 2 3 2
 for of in 0 1; do
 	set -- nccl-boundary 2 2 3 $of
 	check "stage 2 at the boundary, rank $of: $(step "$@")" test "$(step "$@")" = "$(due nccl 1 2 3 $of)"
 done
 
-# Logits are in chunks of what memory is left for them, a quarter; with --deterministic in those of any machine.  A chunk is three products.
+# Chunks of logits take a quarter of the remaining memory; with --deterministic their size is the
+# same on any machine.  A chunk needs three products.
 products_of() {
 	local memory=$1 ranks=$2
 	shift 2
@@ -171,7 +173,7 @@ check "logits: half fit in a quarter of what is left" test "$(products_of 90 1)"
 check "logits: half at least" test "$(products_of 20 1)" = $((whole + 3))
 check "logits: as on any machine" test "$(products_of 90 1 --deterministic)" = "$whole"
 
-# refused "why" NAME RANKS: ranks without a GPU each, or without NCCL, end with one message.
+# refused "why" NAME RANKS: ranks that share a GPU, or lack NCCL, end with one message.
 refused() {
 	if try_train "$3" "$2" "${tiny[@]}" --device cuda --train_batch_size "$3" --steps 1; then
 		fail "$2: was accepted"

@@ -57,14 +57,14 @@ find_cuda() {
 
 emulated() { [ "${rank[0]}" != uctrain ]; }
 
-# A model that trains in milliseconds and still has everything.
+# A model that trains in milliseconds and has every kind of parameter.
 # shellcheck disable=SC2034 # read by the cases
 tiny=(--n_layer 2 --n_head 2 --n_embd 32 --vocab_size 256 --n_positions 32
 	--seq_length 32 --lr 5e-3 --weight_decay 0.01 --gradient_clipping 1
 	--optimizer AdamW --seed 42)
 
-# Sanitizers need only a few steps, since all are alike; results of many steps are checked without
-# them.
+# Under sanitizers a few steps suffice, since all are alike; results of many steps are checked
+# without them.
 long() {
 	steps=$1
 	[ "${sanitize:-no}" = no ] && ! emulated && return
@@ -72,7 +72,7 @@ long() {
 	echo "$2 steps instead of $1"
 }
 
-# The command that each rank runs, and its first flags.
+# The command that each rank runs, with its first flags.
 rank=(uctrain)
 device=()
 
@@ -104,7 +104,7 @@ refusals=()
 start_runs() {
 	local log program=$top_builddir/tests/programs/uctrain_runs
 	! emulated || program=${rank[0]}_runs
-	# The runs that fail are printed.
+	# Print the output of failed runs.
 	on_ranks "$1" "$program" "${@:2}" >"$tmp/said" 2>&1 ||
 		fail "uctrain_runs on $1 ranks: $(tail -n 20 "$tmp/said")"
 	for log in $(grep "^$tmp/.*\.log$" "$tmp/said"); do
@@ -181,8 +181,8 @@ same_bits() {
 		<(cut -d, -f1,2,4,8 "$tmp/logs/$3/metrics.csv")
 }
 
-# shared_later NAME FLAG...: ranks that share the model by these flags, with dropout and
-# in 16-bit types, in $few steps, and with --rank_invariant
+# shared_later NAME FLAG...: queue ranks that share the model by these flags, with dropout and in
+# 16-bit types, in $few steps, and with --rank_invariant
 shared_later() {
 	local name=$1 dtype
 	shift
@@ -196,9 +196,9 @@ shared_later() {
 	train_later 4 "$name-exact-by-two" "${flags[@]}" --steps 5 --rank_invariant --train_micro_batch_size_per_gpu 6 "$@"
 }
 
-# shared_alike NAME: they train as one rank does, and data-parallel ranks make no
-# difference if they are not to.  16-bit types round other sums; norms of this text differ
-# by more, on one rank too.
+# shared_alike NAME: check that they train like one rank, and that data-parallel ranks make no
+# difference if requested.  16-bit types round sums differently; norms of this text differ more,
+# on one rank too.
 shared_alike() {
 	local name=$1 dtype d
 	alike "$name with dropout" 1e-5 "$name-one-drop" "$name-drop"

@@ -7,13 +7,13 @@ require gnuplot
 events=${top_srcdir:?}/tests/events
 cd "$tmp" || exit 1
 
-# plots ARGUMENT...: must work, and say nothing.
+# plots ARGUMENT...: it must work silently.
 plots() {
 	ucplot "$@" >said 2>&1 || fail "ucplot $*: $(cat said)"
 	check "ucplot $*: says nothing" test ! -s said
 }
 
-# refuses STATUS REGEX ARGUMENT...: must fail with one line.
+# refuses STATUS REGEX ARGUMENT...: it must fail with one line.
 refuses() {
 	local want=$1 says=$2
 	shift 2
@@ -23,7 +23,7 @@ refuses() {
 	grep -q -e "^ucplot: .*$says" said || fail "ucplot $*: $(cat said)"
 }
 
-# table FILE LINE...: is exactly this.
+# table FILE LINE...: the file consists of exactly these lines.
 table() {
 	local file=$1
 	shift
@@ -77,14 +77,14 @@ check "the first run is thick" test "$(grep -c 'linewidth 7' script)" = 2
 check "the step of the resume" test "$(sed -n 's/.*resumed at.nstep \([0-9]*\)".*/\1/p' script | sort -u)" = 3
 check "the differences" test "$(grep -o 'column([0-9]*) - column([0-9]*)' script | tr '\n' ' ')" = \
 	"column(4) - column(2) column(5) - column(3) "
-# Bit for bit the same, and another tag than the loss.
+# Bit-identical curves, and another tag than the loss.
 plots first.csv first.csv rest.csv --tag valid/loss --png -o same
 check "a run from the start resumes none" test "$(grep -o 'column([0-9]*) - column([0-9]*)' script)" = \
 	"column(4) - column(2)"
 plots first.csv first.csv after.csv --png -o apart
 check "no common steps: one panel" test "$(grep -c -e multiplot -e resumed script)" = 0
 
-# --- names
+# Names of runs.
 
 # shellcheck disable=SC2016 # not to be expanded is the point
 for name in "it's" '$(touch gotcha)' '`touch gotcha`' 'a"b\' '-o' '%s{Times}@x_1' $'a\nb'; do
@@ -96,13 +96,13 @@ picture odd.png
 check "a table for each" test "$(find . -name 'odd-*.csv' -print0 | tr -dc '\0' | wc -c)" = 7
 check "nothing was executed" test ! -e gotcha
 
-# The same name twice.
+# Two runs have the same name.
 mkdir -p again
 cp -r "runs/$run" again/
 plots "runs/$run" "again/$run" -o twice
 cmp -s "twice-$run.csv" "twice-$run-2.csv" || fail "no second table of the same name"
 
-# --- damage
+# Damaged logs.
 
 mkdir cut bad
 head -c -5 "$events/simple/events.out.tfevents.1.host" >cut/events.out.tfevents.1
@@ -130,7 +130,7 @@ refuses 1 'has no values of train/accuracy' "$events/simple" --tag train/accurac
 refuses 1 'nowhere/x-tensor.csv: cannot create' "$events/tensor" -o nowhere/x
 refuses 1 'nowhere/x.png.tmp: cannot create' "$events/tensor" -o nowhere/x --png
 
-# --- usage
+# Usage errors.
 
 refuses 2 'no RUN'
 refuses 2 '--frob: unknown option' --frob x
@@ -138,7 +138,7 @@ refuses 2 '--tag: needs a value' x --tag
 check "--help" grep -q '^usage: ucplot' <(ucplot --help)
 check "--version" grep -q '^ucplot [0-9]' <(ucplot --version)
 
-# Without gnuplot, tables are made all the same.
+# Without gnuplot, tables are still written.
 ucplot=$(command -v ucplot)
 mkdir nothing
 PATH=$tmp/nothing "$ucplot" "$events/tensor" -o bare >said 2>&1

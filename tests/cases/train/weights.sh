@@ -7,27 +7,27 @@
 . "$(dirname "$0")/train_lib.sh"
 require_train
 
-# 177 rows, of which 17 are held out: an epoch is 10 steps of 16, so a run that counts from 1 again
-# has the same batches as from step 101.
+# Of 177 rows 17 are held out: an epoch is 10 steps of 16, so a run that counts from 1 again has
+# the same batches as from step 101.
 head -c $((32 * 177)) "$top_srcdir/LICENSE" >"$tmp/text"
 flags=("${tiny[@]}" --lr 1e-3 --data "$tmp/text" --train_batch_size 16
 	--train_micro_batch_size_per_gpu 4 --deterministic --eval_interval 10
 	--zero_stage 3)
 run=$tmp/run
 
-# resume N NAME DIR: 20 steps from the universal checkpoint in DIR
+# resume N NAME DIR: train 20 steps from the universal checkpoint in DIR.
 resume() {
 	train "$1" "$2" "${flags[@]}" --steps 20 --resume="$3" --universal_checkpoint \
 		--ignore_missing_optim
 }
 
-# from N RUN STEP: "step loss" of N steps from STEP on, the steps counted from 1
+# from N RUN STEP: print "step loss" of N steps from STEP on, counted from 1.
 from() {
 	losses "$2" | awk -v n="$1" -v first="$3" \
 		'$1 >= first && $1 < first + n { print $1 - first + 1, $2 }'
 }
 
-# valid RUN: losses of validation
+# valid RUN: print the validation losses.
 valid() {
 	awk -F, 'NR > 1 && $8 != "" { print $8 }' "$tmp/logs/$1/metrics.csv"
 }
@@ -36,7 +36,7 @@ less() {
 	awk -v a="$1" -v b="$2" 'BEGIN { exit !(a + 0 < b + 0) }'
 }
 
-# goes_on HOW: HOW-4 and HOW-2 have resumed
+# goes_on HOW: check that HOW-4 and HOW-2 have resumed.
 goes_on() {
 	check "$1: begins where the run was" \
 		test "$(from 1 base 101)" = "$(from 1 "$1-4" 1)"

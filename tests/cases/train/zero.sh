@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# ZeRO: the same gradients make the same model in any stage and on any number of ranks
+# ZeRO: the same gradients give the same model in any stage and on any number of ranks
 # (ranks_zero.c).
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
@@ -19,8 +19,8 @@ for n in 1 2 3 4; do
 	check "on $n ranks as without mpirun" cmp "$tmp/0" "$tmp/$n"
 done
 
-# The same with device memory that the host cannot access; several ranks have NCCL, which
-# MPI emulates: sums of these gradients are exact in any order.
+# The same with device memory that the host cannot access; several ranks use NCCL, which MPI
+# emulates: sums of these gradients are exact in any order.
 check "apart" "$program" apart >"$tmp/apart"
 program=$top_builddir/tests/programs/ranks_nccl
 for n in 1 2 3 4; do

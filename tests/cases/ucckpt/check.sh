@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# ucckpt check finds everything that is wrong with a checkpoint, tensors included
-# (unit/convert/test_forms_agree: and nothing with those of DeepSpeed).
+# ucckpt check finds everything that is wrong with a checkpoint, including tensors.
+# (unit/convert/test_forms_agree shows that it reports nothing for DeepSpeed's.)
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 # shellcheck source=tests/cases/ucckpt/report.sh
@@ -21,7 +21,7 @@ says "{" '"data": true,' '"whole": true,' '"files": 6,' '"replicas": [1-9][0-9]*
 run_check 0 --json "$good/moe_layers_dp4_z0"
 says '"whole": true,' '"convert": \["--view hf", "--view fp32", "--view dcp"\],' '"notes": \[".*do not tell which layers.*"\],'
 
-# Without the optimizer's files weights are served, but no run resumes.
+# Without the optimizer's files weights are served, but a run cannot resume.
 damaged z1_fp32_dp2
 rm zero_pp_rank_*
 run_check 1 .
@@ -57,7 +57,7 @@ for what in zero_pp_rank_1_mp_rank_00_optim_states.pt:data/1 mp_rank_00_model_st
 	problems 1
 done
 
-# Numbers of two ranks: only the step has to be the same.
+# Replicated numbers of two ranks: only the step has to be equal.
 shard=zero_pp_rank_1_mp_rank_00_optim_states.pt
 for what in "0 data/1" "1 data/0"; do
 	damaged z1_nadam_dp2
@@ -78,7 +78,7 @@ cp layer_0_expert_3_mp_rank_00_model_states.pt layer_0_expert_2_mp_rank_00_model
 run_check 1 .
 says "problem: .*/layer_0_expert_2_mp_rank_00_model_states.pt: has a .*experts.3.*, which does not belong to expert 2"
 
-# A rank of ZeRO-3 says which experts it has.
+# A ZeRO-3 rank records which experts it has.
 damaged autoep2_dp4_z3_bf16
 cp zero_pp_rank_2_mp_rank_00_model_states.pt zero_pp_rank_3_mp_rank_00_model_states.pt
 run_check 1 .
@@ -103,7 +103,7 @@ run_check 0 --data .
 says "warning: .*: buffer running differs between data-parallel ranks: that of rank 0 is read"
 check "others are equal" test "$(grep -c "^warning: .*buffer" "$tmp/said")" = 1
 
-# The container without zip has no sums: its bytes are read, which is reported.
+# The container without zip has no checksums: check reads its bytes, and reports that.
 run_check 0 --data "$good/legacy_z3_fp32_dp2/global_step4"
 says "note: .*/zero_pp_rank_0_mp_rank_00_model_states.pt: has no checksums.*"
 damaged legacy_z3_fp32_dp2
@@ -112,7 +112,7 @@ run_check 1 .
 says "problem: .*/zero_pp_rank_1_mp_rank_00_optim_states.pt: .*"
 problems 1
 
-# Files of tensors that were on NVMe: one is lost, one cut, one of another size.
+# Of the files of tensors on NVMe one is missing, one truncated, one of another size.
 run_check 0 --data "$good/z3_nvme_dp2/global_step4"
 problems 0
 damaged z3_nvme_dp2
@@ -130,7 +130,7 @@ run_check 1 .
 says "problem: .*/rank00/exp_avg_sq-1_3.tensor.swp: has 3072 bytes, but .*"
 problems 1
 
-# In the file of a pipeline's layer, which no mount serves.
+# Damage in the file of a pipeline's layer, which no mount serves.
 damaged pp2_dp2_z1_bf16
 for layer in layer_*; do break; done
 flip "$layer" "$(start_of "$layer" data/0)"
@@ -196,7 +196,7 @@ dd if=/dev/zero of=$shard bs=1 count=80 conv=notrunc seek="$(start_of $shard dat
 run_check 1 --data .
 says "problem: .*: parameter tied_modules.ends.words: [a-z0-9_]* differs between pipeline stages 0 and 1, .*"
 
-# In a piece that an affine map places on all ranks: the second rank's, the last rank's.
+# Damage in a piece that an affine map places on all ranks: on the second rank, on the last.
 for rank in 01 03; do
 	damaged autotp4_llama_kv2_z1_dp1
 	run_check 0 --data .
@@ -209,7 +209,7 @@ for rank in 01 03; do
 	problems 2
 done
 
-# Everything that is missing or torn, each once.
+# Everything that is missing or damaged is reported once.
 damaged z1_fp32_dp4
 rm zero_pp_rank_1_mp_rank_00_optim_states.pt
 truncate -s -100 zero_pp_rank_2_mp_rank_00_optim_states.pt
@@ -223,7 +223,7 @@ rm zero_pp_rank_3_mp_rank_00_optim_states.pt
 run_check 1 .
 says "problem: .*dp_world_size 4.*"
 
-# The first shards of both tensor-parallel ranks; the others are still read.
+# Damage the first shards of both tensor-parallel ranks; the others are still read.
 damaged meg_tp2_dp2_z1_fp32
 for shard in zero_pp_rank_0_mp_rank_0[01]_optim_states.pt zero_pp_rank_1_mp_rank_01_optim_states.pt; do
 	truncate -s -100 "$shard"
@@ -242,8 +242,8 @@ run_check 1 .
 says "problem: .*/$shard: no local header of member version at .*"
 problems 1
 
-# Steps: a shard's, in its optimizer's step (the bytes of the first storage,
-# a float32 4, become 2), and that of a tensor-parallel rank alone.
+# Change the step in a shard's optimizer (the bytes of the first storage, a float32 4, become 2),
+# and that of one tensor-parallel rank.
 for shard in zero_pp_rank_1_mp_rank_00_optim_states.pt zero_pp_rank_[01]_mp_rank_01_optim_states.pt; do
 	damaged meg_tp2_dp2_z1_fp32
 	for f in $shard; do
@@ -254,7 +254,7 @@ for shard in zero_pp_rank_1_mp_rank_00_optim_states.pt zero_pp_rank_[01]_mp_rank
 	says "problem: .* differ in step of group 0: not of one step?"
 done
 
-# The global step of a model-states file (a one-byte integer, 4).
+# Change the global step in model states (a one-byte integer, 4).
 damaged meg_tp2_dp2_z1_fp32
 LC_ALL=C grep -obUa $'global_steps[^K]*K\x04' mp_rank_01_model_states.pt | head -n 1 >"$tmp/step"
 at=$(cut -d: -f1 "$tmp/step")
@@ -307,7 +307,8 @@ says "problem: .*no DeepSpeed checkpoint here.*"
 ucckpt check "$good/z1_fp32_dp2" >/dev/full 2>"$tmp/errors"
 check "output that cannot be written: exit status 1" test $? = 1
 check "--help" grep -q '^usage: ucckpt check' <(ucckpt check --help)
-# Data that other forms need, but not the universal tree: a rank's part of the frozen parameters.
+# Damage data that other forms need, but not the universal tree: a rank's part of the frozen
+# parameters.
 damaged z3_tied_frozen_buffers_dp2
 LC_ALL=C sed -i s/frozen_param_fragments/frozen_param_fragmentz/ \
 	zero_pp_rank_1_mp_rank_00_model_states.pt

@@ -5,7 +5,7 @@
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 
-# checks NAME: checks that stdout and stderr of the last command are clean.
+# checks NAME: check that stdout and stderr of the last command are clean.
 checks() {
 	local out
 	for out in said errors; do
@@ -16,7 +16,7 @@ checks() {
 	done
 }
 
-# run NAME COMMAND ARGUMENT...: whatever its status, unless it is a signal's.
+# run NAME COMMAND ARGUMENT...: run it; any status is right, except a signal's.
 run() {
 	local name=$1 status
 	shift
@@ -26,7 +26,7 @@ run() {
 	checks "$name: $1"
 }
 
-# A parameter's name in pickles, "cube", becomes one of the same length.
+# Replace the parameter name "cube" in pickles by one of the same length.
 n=0
 for name in '\xc2\x9b2J' '\xff\xfeab' '\xe2\x80\xaeb' '\xed\xa0\x80x' '\n\x1b[J' '\x7f\x07\x08\x0d'; do
 	n=$((n + 1))
@@ -45,7 +45,7 @@ for name in '\xc2\x9b2J' '\xff\xfeab' '\xe2\x80\xaeb' '\xed\xa0\x80x' '\n\x1b[J'
 done
 LC_ALL=C grep -q -a 'cube' "$run"/global_step4/*.pt && fail "names are as they were"
 
-# So do names of tags and files.
+# Replace names of tags and files.
 tag=$'step\xc2\x9b\xe2\x80\xae\xff\n4'
 cp -r "$good/z1_fp32_dp2" "$tmp/tags"
 chmod -R u+w "$tmp/tags"

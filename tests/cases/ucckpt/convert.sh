@@ -4,7 +4,7 @@
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 
-# convert ARGUMENT...: its words go to $tmp/said.
+# convert ARGUMENT...: run it with its messages in $tmp/said.
 convert() {
 	ucckpt convert "$@" >"$tmp/said" 2>&1
 }
@@ -31,7 +31,7 @@ check "nothing else beside it" test "$(find . -mindepth 2 -maxdepth 2 | wc -l)" 
 cd "$tmp" || exit 1
 rm -rf "$tmp/all"
 
-# Weights: the files of zero_to_fp32.py, by options and variants of good/NAME.weights.
+# Weights: files of zero_to_fp32.py, by options and variants of good/NAME.weights.
 while read -r variant options; do
 	for name in dsuc_gpt2_z3_offload_dp4 z1_tied_frozen_buffers_dp2 z3_tied_frozen_buffers_dp2; do
 		out=$tmp/$name/weights
@@ -59,7 +59,7 @@ fp32 --view fp32
 fp32-split --view fp32 --hf_shard_size 0.5KB
 END
 
-# It says how that is loaded.
+# It prints how to load the output.
 while IFS='|' read -r options source line; do
 	# shellcheck disable=SC2086 # several words
 	check "convert $options" convert $options "$source" "$tmp/run/out/"
@@ -75,7 +75,7 @@ done <<END
 --view fp32|$good/z1_fp32_dp2|accelerate.load_checkpoint_in_model(model, "$tmp/run/out/")
 END
 
-# A tag of a run that is not the newest, also in a run that is spread over directories.
+# Convert a tag that is not the newest of its run, also in a run that is spread over directories.
 mkdir "$tmp/run" "$tmp/run1" "$tmp/run1/step3"
 cp -r "$good/z1_fp32_dp2/global_step4" "$good/z1_fp32_dp2/latest" "$tmp/run"
 cp -r "$good/z1_fp32_dp4/global_step4" "$tmp/run/step3"
@@ -100,7 +100,7 @@ for name in z1_groups2_dp2 z3_subgroup_dp2 meg_tp2_dp2_z1_fp32; do
 done
 check "Hugging Face weights" convert --view dcp "$good/hfdir_types" "$tmp/weights"
 check "contain only the model" test -f "$tmp/weights/model.of.float16.distcp" -a ! -e "$tmp/weights/optim.distcp"
-# Hugging Face weights as safetensors, of their types or of another, in files of another size.
+# Write Hugging Face weights as safetensors, in their own or another type, in files of another size.
 for name in hfdir_bin hfdir_bin_sharded hfdir_types hfdir_gpt2_bf16_sharded; do
 	rm -rf "$tmp/weights"
 	check "$name as safetensors" convert --view hf "$good/$name" "$tmp/weights"
@@ -121,7 +121,7 @@ check "which goes along" cmp "$tmp/model/config.json" "$tmp/weights/config.json"
 check "with its time" test "$(stat -c %Y "$tmp/model/config.json")" = "$(stat -c %Y "$tmp/weights/config.json")"
 rm -r "$tmp/weights"
 
-# Warnings of a mount.
+# Warnings are those of a mount.
 check "ranks took turns" convert "$good/z2_round_robin_dp3" "$tmp/v"
 check "which is reported" grep -q '^ucckpt: warning: round_robin_gradients was on' "$tmp/said"
 rm -r "$tmp/v"
@@ -131,7 +131,7 @@ run=$good/z1_fp32_dp2
 rm "$tmp/latest_universal"
 digest=$(convert "$tag" "$tmp/u" && cd "$tmp/u" && find . -type f -exec sha256sum {} + | sort)
 
-# same WHAT: $tmp/v is the same tree; it is removed.
+# same WHAT: check that $tmp/v is the same tree, and remove it.
 same() {
 	check "$1" test "$digest" = \
 		"$(cd "$tmp/v" && find . -type f -exec sha256sum {} + | sort)"
@@ -180,7 +180,7 @@ check "directories by the umask" test "$(stat -c '%a %n' "$tmp/v" "$tmp/v/zero/c
 check "latest_universal by the umask" test "$(stat -c %a "$tmp/latest_universal")" = 640
 rm -rf "$tmp/v"
 
-# Checksums left out: the files differ, their sizes do not.
+# Without checksums the files differ, but not their sizes.
 check "--crc=zero" convert --crc=zero "$tag" "$tmp/v"
 check "changes tensors' files" test "$(cmp "$tmp/u/zero/cube/fp32.pt" "$tmp/v/zero/cube/fp32.pt" | wc -l)" = 1
 check "not their sizes" cmp <(cd "$tmp/u" && find . -type f -printf '%P %s\n' | sort) \

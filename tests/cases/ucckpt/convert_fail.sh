@@ -47,7 +47,7 @@ fails "a link to nowhere" "$dir/v: cannot follow" ucckpt convert "$tag" "$dir/v"
 rm "$dir/v"
 nothing_left "output that is there"
 
-# Input that cannot be converted.
+# Input cannot be converted.
 fails "no checkpoint" "no DeepSpeed checkpoint" ucckpt convert "$dir" "$dir/v"
 fails "no directory" "$tmp/none: cannot open" ucckpt convert "$tmp/none" "$dir/v"
 for name in moe_layers_dp4_z0 sp2_dp2_z3; do
@@ -55,7 +55,7 @@ for name in moe_layers_dp4_z0 sp2_dp2_z3; do
 	nothing_left "$name"
 done
 
-# Patterns that match nothing: before anything is written, unless allowed.
+# Patterns without a match are refused before anything is written, unless allowed.
 strict=$good/z1_unused_pattern_strict_dp2/global_step4
 ucckpt convert "$strict" "$dir/v" 2>"$tmp/said"
 check "an unused pattern: exit status 1" test $? = 1
@@ -67,7 +67,7 @@ check "and converts" test -f "$dir/v/zero/cube/fp32.pt"
 rm -r "$dir"
 mkdir "$dir"
 
-# A limit on the size of files.
+# Limit the size of files.
 # shellcheck disable=SC2317 # called by fails
 limited() {
 	(ulimit -f 4 && exec "$@")
@@ -76,7 +76,7 @@ fails "a file size limit" "$dir/a/b/.*: cannot write: File too large" \
 	limited ucckpt convert "$tag" "$dir/a/b"
 nothing_left "a file size limit"
 
-# No descriptors, at any point.  Under sanitizers the program does not begin with so few.
+# Run out of descriptors at any point.  Under sanitizers the program does not start with so few.
 if [ "${sanitize:-no}" = no ]; then
 	# shellcheck disable=SC2317 # called by fails
 	few_files() {
@@ -105,8 +105,8 @@ if [ "$(id -u)" != 0 ]; then
 	nothing_left "no permission"
 fi
 
-# Interrupted half way: a model-states file that is not parsed, long enough to be interrupted in the
-# middle, and sparse.
+# Interrupt halfway: a model-states file that is not parsed, sparse, and long enough to be
+# interrupted in the middle.
 cp -r "$good/z3_fp32_dp2/global_step4" "$tmp/long"
 truncate -s 2G "$tmp/long/zero_pp_rank_1_mp_rank_00_model_states.pt"
 for signal in TERM INT HUP; do

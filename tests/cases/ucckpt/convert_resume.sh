@@ -8,7 +8,7 @@
 # shellcheck source=tests/cases/far_lib.sh
 . "$(dirname "$0")/../far_lib.sh"
 
-# 36 files of 0.4 MB, and others.  The source is far, so that it can be interrupted in the
+# 36 files of 0.4 MB, and others.  The source is slow, so that it can be interrupted in the
 # middle.
 mkdir "$tmp/run"
 "$top_builddir/tests/programs/mkrun" "$tmp/run" 12 100000 4 || fail "mkrun"
@@ -27,7 +27,7 @@ begun() {
 	[ ${#files[@]} -ge 12 ]
 }
 went_on() { grep -q "^ucckpt: $out: going on: [0-9]* of 50 files were there$" "$tmp/said"; }
-# stop SIGNAL WHEN: interrupts a conversion to $out that has begun a third of the files, or that
+# stop SIGNAL WHEN: interrupt a conversion to $out that has begun a third of the files, or that
 # went_on.
 stop() {
 	"${default_signals[@]}" ucckpt convert --num_merge_workers 2 \

@@ -6,7 +6,7 @@
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 
-# equal A B: are all states of both the same?
+# equal A B: check that all states of both are the same.
 equal() {
 	ucckpt diff "$1" "$2" >"$tmp/diff" 2>&1 ||
 		fail "$1 and $2 differ: $(cat "$tmp/diff")"
@@ -26,7 +26,7 @@ done
 for digests in "$good"/dcp_*.digests; do
 	name=$(basename "$digests" .digests)
 	grep -q '^refuse' "$digests" && continue
-	[ "$name" = dcp_buffers ] && continue # no source of weights has complex numbers
+	[ "$name" = dcp_buffers ] && continue # weights as a source cannot have complex numbers
 	check "$name" ucckpt convert "$good/$name" "$tmp/$name" >/dev/null 2>&1
 	check "$name: weights" ucckpt convert --view hf "$good/$name" "$tmp/$name-hf" >/dev/null 2>&1
 	equal "$tmp/$name" "$tmp/$name-hf"
@@ -40,7 +40,7 @@ check "stages are in order" test "$(grep -ao '[a-z]*[.]weight' "$tmp/states" | a
 check "what no group lists is named" grep -q "3 parameters that have states, such as embed.weight, are in none" \
 	<(ucckpt info "$good/$name")
 
-# Rows of a head, where queries, keys and values are fused.
+# Set the rows of a head for fused queries, keys and values.
 check "other heads" grep -q "wq.weight: has no heads of 5 rows" \
 	<(ucckpt -o head_dim=5 info "$good/dcp_titan_fused")
 cp -r "$good/dcp_titan_fused" "$tmp/transposed"
@@ -49,11 +49,11 @@ ucckpt convert "$tmp/transposed" "$tmp/untransposed" >"$tmp/said" 2>&1
 check "rows that are not contiguous: $(cat "$tmp/said")" grep -q \
 	"wqkv.weight.exp_avg.*: a chunk is not contiguous, so a part of it cannot be read" "$tmp/said"
 
-# Megatron-Core's groups, which follow from a rule: decaying parameters, others, experts.
+# Megatron-Core's groups follow from a rule: decaying parameters, others, experts.
 ucckpt info "$good/dcp_mcore_experts" | sed -n 's/^group \(.\) *\([0-9]*\) parameters.* step 2 .*/\1 \2/p' >"$tmp/groups"
 check "groups: $(cat "$tmp/groups")" cmp "$tmp/groups" <(printf '0 7\n1 10\n2 4\n')
 
-# A run.
+# A run of checkpoints.
 mkdir "$tmp/run"
 for step in 9 10; do
 	cp -r "$tmp/z1_groups2_dp2-titan" "$tmp/run/step-$step"
@@ -104,8 +104,8 @@ check "of all views" grep -q "those of app.model; also in it, and not shown: app
 check "no such dict" grep -q "was asked for is not in it; dicts of tensors: app.ema, app.model" \
 	<(ucckpt -o model=ema info "$averaged" 2>&1)
 
-# Buffers of any type, in any order of their elements, are served unchanged; a warning names those
-# without a plain form, and everything else is served.
+# Buffers of any type and order of elements are served unchanged; a warning names those without a
+# plain form, and everything else is served.
 buffers=$good/dcp_buffers
 ucckpt convert --view dcp "$buffers" "$tmp/buffers" >"$tmp/said" 2>&1 || fail "buffers: $(cat "$tmp/said")"
 ucckpt convert --view hf "$buffers" "$tmp/buffers-hf" >"$tmp/said-hf" 2>&1 || fail "TAG_hf: $(cat "$tmp/said-hf")"
@@ -139,7 +139,7 @@ check "the blob: $(cat "$tmp/said")" grep -q \
 	"^problem: $tmp/damaged/__1_0.distcp: [a-z0-9._]*: member data/0: is damaged: the CRC-32" \
 	"$tmp/said"
 
-# Blobs of a view have no checksums.
+# Records of a view have no checksums.
 check "a view is whole" ucckpt check --data "$tmp/z1_groups2_dp2-fsdp2" >"$tmp/said"
 check "without checksums: $(cat "$tmp/said")" grep -q -E \
 	"^note: $tmp/z1_groups2_dp2-fsdp2: ([0-9]+) of \\1 entries have no checksums: they were read" \

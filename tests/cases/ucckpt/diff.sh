@@ -5,7 +5,7 @@
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 
-# run_diff STATUS ARGUMENT...: the report goes to $tmp/said.
+# run_diff STATUS ARGUMENT...: run it with the report in $tmp/said.
 run_diff() {
 	local want=$1 status
 	shift
@@ -15,13 +15,13 @@ run_diff() {
 	[ "$want" = 2 ] || check "diff $*: nothing on stderr" test ! -s "$tmp/errors"
 }
 
-# says LINE...: checks that the report has the compared names, and these lines.
+# says LINE...: check that the report has the compared names, and these lines.
 says() {
 	printf '%s\n' "$@" >"$tmp/want"
 	check "the report" diff -u "$tmp/want" <(grep -v '^[AB]: ' "$tmp/said")
 }
 
-# some NAME...: all of them; under sanitizers only every fourth, since all are read by the same code
+# some NAME...: print all names; under sanitizers every fourth, since the same code reads them
 # (unit/plan/test_good reads every one).
 some() {
 	local step=1
@@ -29,7 +29,7 @@ some() {
 	printf '%s\n' "$@" | awk -v step=$step 'NR % step == 1 || step == 1'
 }
 
-# Each is equal to its universal tree.
+# Each checkpoint equals its universal tree.
 for name in $(some autoep2_dp4_z3_bf16 autotp2_llama_uneven_z1_dp1 autotp2_llama_z3_dp1 hf_trainer \
 	legacy_z2_bf16_master_bf16_dp2 meg_tp2_dp2_z1_bf16 moe2_ep2_dp4_z1 pp2_tp2_dp2_z1_bf16 \
 	tp2_dp2_z3 z1_sgd_dp2 z1_tied_frozen_buffers_dp2 z2_round_robin_dp3 z3_nvme_dp2 \
@@ -40,8 +40,8 @@ for name in $(some autoep2_dp4_z3_bf16 autotp2_llama_uneven_z1_dp1 autotp2_llama
 	rm -r "$tmp/tree"
 done
 
-# And to the weights that views show of it, whatever its tree has not, or has cut or
-# rounded: buffers and frozen parameters, padded vocabularies, tied names.
+# It also equals the weights in its views, whatever the tree lacks, or has cut or rounded: buffers
+# and frozen parameters, padded vocabularies, tied names.
 for name in $(some autoep2_dp4_z3_bf16 curves/gpt2_z2_bf16_dp4 meg_tp1_dp2_z1_bf16 meg_tp2_dp2_z1_bf16 \
 	moe2_ep2_dp4_z1 old0.16.9_z2_bf16_tied_frozen_buffers_dp2 pp2_tp2_dp2_z1_bf16 tp2_dp2_z3 \
 	z1_bf16opt_tied_frozen_buffers_dp2 z2_padded_vocab_dp2 z3_frozen_exclude_dp2 z3_nvme_dp2 \
@@ -58,7 +58,7 @@ for name in $(some autoep2_dp4_z3_bf16 curves/gpt2_z2_bf16_dp4 meg_tp1_dp2_z1_bf
 	done
 done
 
-# Stages cut the same numbers in other ways.
+# Stages partition the same numbers in different ways.
 while read -r a b status; do
 	run_diff "$status" "$good/$a" "$good/$b"
 done <<END
@@ -76,7 +76,7 @@ B: $good/z3_fp32_dp2/global_step4 (ZeRO checkpoint)
 END
 says "equal: 68 states of 17 parameters"
 
-# Only weights, of other types.
+# Weights alone, of other types.
 for name in hfdir_bin hfdir_bin_sharded hfdir_gpt2_bf16_sharded; do
 	ucckpt convert "$good/$name" "$tmp/tree" >"$tmp/said" 2>&1 || fail "convert $name: $(cat "$tmp/said")"
 	run_diff 0 "$good/$name" "$tmp/tree"
@@ -91,16 +91,16 @@ says "different: 1 of 21 states of 21 parameters, by up to 6.08e-17 (relative 6.
 	"of.float64 fp32: 1 of 15 elements differ, by up to 6.08e-17 (relative 6.08e-09), the first at [2, 1], float64 in A, float32 in B"
 rm -r "$tmp/tree"
 
-# Tied parameters, under one name.
+# Tied parameters appear under one name.
 tag=$good/z1_tied_frozen_buffers_dp2/global_step4
 ucckpt convert --view hf "$tag" "$tmp/once" >/dev/null 2>&1 || fail "convert to hf"
 ucckpt convert --view fp32 "$tag" "$tmp/twice" >/dev/null 2>&1 || fail "convert to fp32"
 ucckpt convert "$tag" "$tmp/u" >/dev/null 2>&1
-# Model states in a tree name ties like those of a ZeRO checkpoint.
+# Model states in a tree record the same ties as a ZeRO checkpoint.
 for a in "$tag" "$tmp/u"; do
 	run_diff 0 "$a" "$tmp/once"
 	types=("note: states with equal values of different types: 2")
-	[ "$a" != "$tag" ] || types=() # those of its views
+	[ "$a" != "$tag" ] || types=() # types of its own views
 	says "equal: 23 states of 23 parameters" "note: B has no exp_avg, exp_avg_sq, step" \
 		"note: B stores tied parameters once, under another name: 1" "${types[@]}"
 	run_diff 0 "$tmp/once" "$a" --all
@@ -112,7 +112,7 @@ run_diff 0 "$tmp/u" "$tmp/once" --json --all
 check "JSON reports it, too" test "$(tr -d ' \t\n' <"$tmp/said" |
 	grep -o '"parameter":"[a-z.]*","tied_[ab]":"[a-z.]*","state":"[a-z0-9]*","kind":"[a-z]*"')" = \
 	'"parameter":"head.weight","tied_b":"embed.weight","state":"fp32","kind":"same"'
-# Either of the names works, also the one that ties do not lead to.
+# Each of the tied names works, also the one that ties do not lead to.
 cp -r "$tmp/once" "$tmp/head"
 LC_ALL=C sed -i 's/"embed\.weight":{/"head.weight": {/' "$tmp/head/model.safetensors"
 for a in "$tag" "$tmp/u"; do
@@ -121,21 +121,21 @@ for a in "$tag" "$tmp/u"; do
 	run_diff 0 "$tmp/head" "$a"
 	check "it is one" grep -q -x "note: A stores tied parameters once, under another name: 1" "$tmp/said"
 done
-# But the side with only the other name has none of its states.
+# A side with only the other name has no states of it.
 mv "$tmp/u/zero/embed.weight" "$tmp/embed"
 run_diff 1 "$tmp/u" "$tag"
 check "states are missing" grep -q -x "embed.weight exp_avg: only in B, as head.weight in A" "$tmp/said"
 mv "$tmp/embed" "$tmp/u/zero/embed.weight"
-# Weights that have learnt other things are not tied, whatever is said.
+# Weights with different values are not tied, whatever is recorded.
 cp "$tmp/u/zero/ln_f.weight/fp32.pt" "$tmp/u/zero/head.weight/fp32.pt"
 run_diff 1 "$tmp/u" "$tmp/once"
 check "they are compared" grep -q -x \
 	"head.weight fp32: shape \[6\] in A, \[13, 6\] in B, as embed.weight in B" "$tmp/said"
-# Ties are unknown: neither has model states.
+# Without model states on either side ties are unknown.
 rm "$tmp/u/"*model_states.pt
 run_diff 1 "$tmp/u" "$tmp/once"
 check "a name that is missing: $(cat "$tmp/said")" grep -q -x "head.weight: only in A" "$tmp/said"
-# The tree of ZeRO-3 has one of the names, and the side with both has no model states.
+# The tree of ZeRO-3 has one of the names; the side with both has no model states.
 ucckpt convert --view fp32 "$good/z3_padded_vocab_dp2" "$tmp/both" >/dev/null 2>&1
 ucckpt convert "$good/z3_padded_vocab_dp2" "$tmp/one" >/dev/null 2>&1
 run_diff 0 "$tmp/both" "$tmp/one"
@@ -149,13 +149,13 @@ tag=$good/z1_fp32_dp2/global_step4
 ucckpt convert "$tag" "$tmp/u" >/dev/null 2>&1
 zero=$tmp/v/zero
 
-# fresh: $tmp/v is the tree of $tag, to be changed.
+# fresh: make $tmp/v the tree of $tag, to be changed.
 fresh() {
 	rm -rf "$tmp/v"
 	cp -r "$tmp/u" "$tmp/v"
 }
 
-# put FILE ELEMENT BYTES: BYTES (for printf) become an element of four bytes.
+# put FILE ELEMENT BYTES: set an element of four bytes to BYTES (for printf).
 put() {
 	# shellcheck disable=SC2059 # the bytes are a format
 	printf "$3" | dd of="$1" bs=1 conv=notrunc status=none \
@@ -221,7 +221,7 @@ check "JSON, too" grep -q '"rtol":0.25,"atol":1,' <(tr -d ' \t\n' <"$tmp/said")
 rm -r "$tmp/u"
 ucckpt convert "$tag" "$tmp/u" >/dev/null 2>&1
 
-# The ten parameters that differ most, and --all shows the others.
+# The report lists the ten parameters that differ most; --all shows the others.
 run_diff 1 "$tag" "$good/z1_fp32_dp4" --all
 sed -n 's/^\([^ ]*\) .*(relative \([0-9.e+-]*\)), the first at .*/\2 \1/p' "$tmp/said" | LC_ALL=C sort -g -r |
 	awk '!seen[$2]++ { print $2 }' >"$tmp/ranking"
@@ -232,7 +232,7 @@ check "ten are listed, the worst first" diff <(head -n 10 "$tmp/ranking") \
 check "the others are counted" grep -q -x \
 	"and $(($(wc -l <"$tmp/ranking") - 10)) more parameters that differ (--all)" "$tmp/said"
 
-# A bit of a shard that no tree has been made from.
+# Flip a bit of a shard for which no tree was made.
 cp -r "$tag" "$tmp/flipped"
 shard=$tmp/flipped/zero_pp_rank_1_mp_rank_00_optim_states.pt
 flip "$shard" "$(start_of "$shard" data/1)"
@@ -240,7 +240,7 @@ run_diff 1 "$tag" "$tmp/flipped"
 check "one element: $(cat "$tmp/said")" test "$(grep -c ' 1 of [0-9]* elements differ' "$tmp/said")" = 1
 check "in all" grep -q '^different: 1 of 68 states of 17 parameters, by up to ' "$tmp/said"
 
-# A name that no directory can have.
+# No directory can have this name.
 cp -r "$tag" "$tmp/names"
 LC_ALL=C sed -i 's/X\x04\x00\x00\x00tail/X\x04\x00\x00\x00\/ail/g' "$tmp/names/"*.pt
 run_diff 0 "$tmp/names" "$tmp/names"
@@ -248,7 +248,7 @@ run_diff 1 "$tmp/names" "$tag"
 says "different: 0 of 64 states of 16 parameters; 1 parameters only in A; 1 parameters only in B" \
 	"/ail: only in A" "tail: only in B"
 
-# A bit of a model's last weight.
+# Flip a bit of a model's last weight.
 cp -r "$good/hfdir_gpt2_bf16_sharded" "$tmp/hf"
 flip "$tmp/hf/model-00003-of-00003.safetensors" \
 	$(($(stat -c %s "$tmp/hf/model-00003-of-00003.safetensors") - 2))
@@ -310,7 +310,7 @@ says "different: 2 of 51 states of 17 parameters" "note: A has no step" \
 	"cube fp32: 1 of 30 elements differ, 1 of them NaN or infinite, the first at [1, 0, 2]" \
 	"tail fp32: shape [1] in A, [3] in B"
 
-# The last element of a large tensor.
+# Change the last element of a large tensor.
 mkdir "$tmp/large"
 "$top_builddir/tests/programs/mkrun" "$tmp/large" 1 200000 || fail mkrun
 ucckpt convert "$tmp/large" "$tmp/tree" >/dev/null 2>&1
@@ -322,7 +322,7 @@ says "different: 1 of 4 states of 1 parameters" \
 rm -r "$tmp/u"
 ucckpt convert "$tag" "$tmp/u" >/dev/null 2>&1
 
-# For programs.
+# JSON output.
 fresh
 rm -rf "${zero:?}/one" "${zero:?}"/*/exp_avg_sq.pt
 put "$zero/cube/fp32.pt" 29 "$nan"

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# ucckpt extents shows where a mounted file's bytes lie, and they lie there.
+# ucckpt extents prints where a mounted file's bytes lie; the bytes are there.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 
@@ -17,8 +17,7 @@ check "--help" grep -q '^usage: ucckpt extents' <(ucckpt extents --help)
 
 require_fuse
 
-# Rebuild a file from its table: literals and casts from the file, the rest
-# from the shards.
+# Rebuild a file from its table: literals and casts from the file, the rest from the shards.
 rebuild() {
 	local offset length kind from source
 	ucckpt extents "$1" | tail -n +2 |

@@ -24,7 +24,7 @@ done
 check "the configuration" cmp "$tmp/verl_dp3-hf/config.json" \
 	"$good/fsdp_verl_dp3/global_step_3/actor/huggingface/config.json"
 
-# A run: a critic was saved after the actor, and the save of the last step was interrupted.
+# The run has a critic that was saved after the actor, and an interrupted save of the last step.
 mkdir -p "$tmp/run/global_step_10"
 for dir in global_step_3/actor global_step_3/critic global_step_10/actor; do
 	mkdir -p "$tmp/run/$dir"
@@ -50,7 +50,7 @@ check "weights without the optimizer" ucckpt convert --view hf "$good/fsdp_verl_
 check "why" grep -q "FSDP1's flat parameters; save the optimizer's state as" <(ucckpt info "$good/fsdp_verl_fsdp1")
 check "a flat model" grep -q "LOCAL_STATE_DICT.*save SHARDED_STATE_DICT" <(ucckpt info "$good/fsdp_local")
 
-# Damage.
+# Damaged checkpoints.
 cp -r "$good/fsdp_verl_dp3/global_step_3/actor" "$tmp/bad"
 file=$tmp/bad/optim_world_size_3_rank_1.pt
 printf x | dd of="$file" bs=1 seek=$(($(stat -c %s "$file") / 2)) conv=notrunc status=none

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Where TAG_hf gets files other than weights: from the tag, its run, hf_config, or a directory above
-# the run; and the message if the configuration is in none of these.
+# TAG_hf gets files other than weights from the tag, its run, hf_config, or a directory above the
+# run; a message appears if none of these has the configuration.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 
@@ -11,7 +11,7 @@ mkdir -p "$run"
 cp -r "$good/z1_fp32_dp2/global_step4" "$run"
 cd "$tmp" || exit 1
 
-# A cache of Hugging Face, where a snapshot's files are links.
+# In a Hugging Face cache, files of a snapshot are links.
 hub=$tmp/cache/hub
 for model in models--org--tiny models--single; do
 	mkdir -p "$hub/$model"/{blobs,refs,snapshots/c0ffee}
@@ -24,8 +24,8 @@ mkdir -p "$hub/models--org--other/snapshots"
 export HF_HOME=$tmp/cache
 unset HF_HUB_CACHE
 
-# The model is 6 wide.  Directories with a config.json, and its content | options | the directory or
-# model whose file TAG_hf has; none: "-".
+# The model is 6 wide.  Directories with a config.json, and its content | options | the directory
+# or model whose file TAG_hf shows; none: "-".
 while IFS='|' read -r files options from; do
 	rm -f "$tag/config.json" "$run/config.json" "$tmp/out/config.json" "$tmp/config.json"
 	for file in $files; do
@@ -68,7 +68,7 @@ chmod o+w "$tmp/out"
 check "above, writable by all: not trusted" test -z "$(ucckpt cat "$run" global_step4_hf/config.json 2>&1 | grep n_embd)"
 rm "$tmp/out/config.json"
 
-# For a run on several disks, it is above the first.
+# For a run on several disks, the directory above the first one counts.
 mkdir n0 n1
 cp -r "$run" n0/run
 mkdir -p n1/run/global_step4
@@ -92,7 +92,7 @@ done
 HF_HUB_CACHE=$tmp/nowhere ucckpt -o hf_config=org/tiny info "$run" >/dev/null 2>"$tmp/said"
 check "HF_HUB_CACHE names the cache" grep -q "in $tmp/nowhere" "$tmp/said"
 
-# An adapter of LoRA has another configuration.
+# A LoRA adapter has another configuration.
 cp -r "$good/lora_trainer_z2_dp2" lora
 run=$tmp/lora/checkpoint-4
 rm "$run/adapter_config.json"

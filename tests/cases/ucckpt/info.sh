@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# ucckpt info describes a checkpoint, and lists everything that is wrong with it.
+# ucckpt info describes a checkpoint and lists everything that is wrong with it.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 # shellcheck source=tests/cases/ucckpt/report.sh
@@ -54,8 +54,8 @@ info 0 "$good/z2_zenflow_dp2"
 says "warning: .*global_steps is 2, but the tag's name says .*: renamed tag.*" ".*; step 4 (int),.*"
 check "ZenFlow's steps are right" test "$(grep -c '^warning: ' "$tmp/said")" = 1
 
-# Without the pattern that names them, position embeddings are joined, as in an untied
-# GPT of Megatron-DeepSpeed with tensor parallelism.
+# Without the pattern that names them, position embeddings are joined, as in an untied GPT of
+# Megatron-DeepSpeed with tensor parallelism.
 cp -r "$good/meg_tp2_dp2_z1_fp32/global_step4" "$tmp/positions"
 positions=language_model.embedding.position_embeddings.weight
 for file in "$tmp/positions"/mp_rank_0?_model_states.pt; do
@@ -109,7 +109,7 @@ info 0 --json "$run"
 says '"tags": .*' '"kind": "ZeRO-1",' '"latest": true,' '"problem": null,'
 rm -r "$run"
 
-# The choice of a tag in a run.
+# How the tag of a run is chosen.
 mkdir "$run"
 cp -r "$good/z1_fp32_dp2/global_step4" "$run/global_step9"
 cp -r "$run/global_step9" "$run/global_step10"
@@ -131,8 +131,7 @@ touch -d 2001-01-01 "$run/worst"
 info 0 "$run"
 says "checkpoint $run/best (last modified)"
 
-# The output directory of a trainer has its tags below: the newest is described, the others are
-# named.
+# Tags lie below a trainer's output directory: the newest is described, the others are named.
 info 0 "$good/hf_trainer"
 says "checkpoint $good/hf_trainer/checkpoint-4/global_step4 (the newest below)"
 check "a single tag needs no warning" test "$(grep -c '^warning: ' "$tmp/said")" = 0
@@ -175,7 +174,7 @@ problems 4
 info 1 --json .
 says '"whole": false,' '"problems": \[.*rank_1.*'
 
-# Damaged shards, one line each, whichever they are.
+# Damaged shards get one line each, whichever they are.
 for rank in 0 1 3; do
 	damaged z1_fp32_dp4
 	truncate -s -100 zero_pp_rank_${rank}_mp_rank_00_optim_states.pt
@@ -188,7 +187,7 @@ done
 info 0 --quick .
 says "no problems found in one rank.s files (--quick)"
 
-# A shard of another step: the checkpoint is a mixture.
+# With a shard of another step the checkpoint is a mixture.
 damaged z3_fp32_dp2
 cp "$good/z3_fp32_dp3/global_step4/zero_pp_rank_1_mp_rank_00_optim_states.pt" .
 truncate -s -100 zero_pp_rank_1_mp_rank_00_model_states.pt
@@ -206,7 +205,7 @@ rm mp_rank_00_model_states.pt
 info 1 .
 says "problem: .*model_states.pt file: it is missing"
 
-# A rank that never existed: no list of a million missing files.
+# The rank never existed: there is no list of a million missing files.
 damaged z1_fp32_dp2
 mv zero_pp_rank_1_mp_rank_00_optim_states.pt zero_pp_rank_999999_mp_rank_00_optim_states.pt
 info 1 .

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# ucckpt info --html: a self-contained page on which each box is full.
+# ucckpt info --html writes a self-contained page on which each box is full.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 
@@ -24,8 +24,7 @@ has() {
 	done
 }
 
-# Boxes are 1000 x 20, and their pieces do not overlap.  Prints the number of boxes that are not
-# full.
+# Boxes are 1000 x 20, and their pieces do not overlap.  Print how many boxes are not full.
 bad_boxes() {
 	sed -n 's/.*<svg[^>]*>\(.*\)<\/svg>.*/\1/p' "$tmp/page" |
 		awk '{
@@ -41,7 +40,7 @@ bad_boxes() {
 		END { print bad + 0 }'
 }
 
-# Flat partitions, whole and in each rank; slices by rows and columns; experts; chunks.
+# Flat partitions, whole and on each rank; slices by rows and columns; experts; chunks.
 while read -r source boxes; do
 	page 0 "$good/$source"
 	has '<h2>Views</h2>' '<h2>Parameters</h2>' '<h2>Which file has which elements</h2>'
@@ -58,13 +57,13 @@ done <<-END
 	hfdir_bin_sharded 4
 END
 
-# A piece names its file and place.
+# The title of a piece is its file and offset.
 page 0 "$good/z3_bf16_dp2"
 has '<title>bytes 8 to 12: bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt, from byte 4,292</title>'
 page 0 "$good/meg_tp2_dp2_z1_fp32"
 has '<title>columns 0 to 4, rows 0 to 8: ' '<h2>Warnings</h2>' '<h2>Tags of the run</h2>'
 
-# Names are text, whatever they are.
+# Names are escaped as text.
 mkdir "$tmp/names"
 header='{"<b>&\"\u0007'"'"'":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}'
 {

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Long work shows its progress and the time left on a terminal; a signal ends it with a line that
-# says what is left of it and how to resume.
+# Long work shows its progress and the time left on a terminal; after a signal the last line says
+# what remains on disk and how to resume.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 # shellcheck source=tests/cases/far_lib.sh
@@ -16,7 +16,7 @@ ucckpt pack -o "$tmp/run/tag.ucpack" "$tmp/run/global_step4" >/dev/null || fail 
 "$slowfs" -d 50000 -n 1 "$tmp/run" "$far" || fail "slowfs"
 out=$tmp/out
 
-# COMMAND | line of the meter, up to the time left | SIGNAL | EXIT STATUS | the last line
+# COMMAND | the meter's line up to the time left | SIGNAL | EXIT STATUS | the last line
 while IFS='|' read -r words line signal status said; do
 	line+='  [0-9:]+:[0-5][0-9] left'
 	rm -rf "$out" "$tmp"/.out.tmp-* "$tmp/said"
@@ -46,12 +46,12 @@ info '$far/ranks'|shards: .* of 39|INT|130|interrupted; nothing was written
 diff '$far/global_step4' '$far/global_step4'|comparing parameters: .* of 12|INT|2|diff: interrupted by Interrupt; nothing was written; the same command begins again
 END
 
-# Before there is anything to leave.
+# Interrupt before anything is written.
 rm -rf "$out" "$tmp"/.out.tmp-*
 "${default_signals[@]}" ucckpt convert "$far/global_step4" "$out" 2>"$tmp/said" &
 pid=$!
 for _ in $(seq 600); do
-	grep -q 'SigCgt:.*[2367abef]$' "/proc/$pid/status" && break # SIGINT; sanitizers catch others
+	grep -q 'SigCgt:.*[2367abef]$' "/proc/$pid/status" && break # the process catches SIGINT; sanitizers catch other signals
 	sleep 0.01
 done
 kill -INT $pid

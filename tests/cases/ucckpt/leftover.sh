@@ -1,11 +1,11 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# A tag was saved again, and files of the earlier save remain: views show the newer save, and
-# messages name the old files.
+# A tag was saved again over files of an earlier save: views show the newer save, and messages
+# name the old files.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 
-# again FORMER NEWER: $tag is NEWER's tag, saved over FORMER's.
+# again FORMER NEWER: make $tag NEWER's tag, saved over FORMER's.
 tag=$tmp/run/again
 again() {
 	rm -rf "$tmp/run"
@@ -22,8 +22,8 @@ written() {
 	ucckpt convert --view "$1" "$2" "$3" >"$tmp/said" 2>&1 || fail "$2: $(cat "$tmp/said")"
 }
 
-# Former save | newer save | a name that is left out, or - | the number beyond five.  All files have
-# the same time.
+# Former save | newer save | a name that is left out, or - | how many more than five.  All files
+# have the same time.
 while IFS='|' read -r former newer left more; do
 	again "$former" "$newer"
 	for form in universal fp32; do
@@ -58,7 +58,7 @@ pp2_dp2_z0_fp32|z0_fp32_dp2|out: mp_rank_01_model_states.pt, layer_00-model_stat
 autoep2_dp4_z3_bf16|autoep2_dp2_z3|bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt|1
 END
 
-# Layers of a pipeline are the only files that are left.
+# Only files of a pipeline's layers remain.
 rm -rf "$tag"
 cp -r "$good/z1_fp32_dp2/$(tag_of z1_fp32_dp2)" "$tag"
 cp "$good"/pp2_dp1_z1_fp32/*/layer_0[01]* "$tag"
@@ -67,7 +67,7 @@ written fp32 "$tag" "$tmp/found"
 check "layers of a former pipeline are no weights" diff -r "$tmp/wanted" "$tmp/found"
 check "and are named" grep -q "left out: layer_00-model_states.pt, layer_01-model_states.pt" "$tmp/said"
 
-# Both saves have all their ranks: only the times show which is newer.
+# Both saves have all ranks: only the times show which is newer.
 refused() {
 	ucckpt check "$tag" >"$tmp/said" && fail "$1: not refused"
 	check "$1: says why" grep -q "$2" "$tmp/said"
@@ -83,7 +83,7 @@ check "the newer by its time" diff -r "$tmp/wanted" "$tmp/found"
 again z1_fp32_dp2 z0_fp32_dp2
 refused "stage 0 over stage 1" "saved without ZeRO: .*zero_pp_rank_0_mp_rank_00_optim_states.pt"
 
-# Files that the newer save lacks are missing, whatever the former one left.
+# Files that the newer save lacks are reported as missing, even if the former one left them.
 again z3_fp32_dp3 z1_fp32_dp2
 rm "$tag/zero_pp_rank_1_mp_rank_00_optim_states.pt"
 refused "a shard is missing" "optimizer shard of data-parallel rank 1, .* is missing"

@@ -1,10 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# ucckpt ls, cat and extract: the tree that a mount would show, without one.
+# ucckpt ls, cat and extract work on the tree of a mount without mounting it.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 
-# run STATUS ARGUMENT...: standard output goes to $tmp/out, errors to $tmp/errors.
+# run STATUS ARGUMENT...: run it with stdout in $tmp/out and stderr in $tmp/errors.
 run() {
 	local want=$1 status
 	shift
@@ -52,7 +52,7 @@ for pattern in none '*none' 'global*/cube' '*cube*' latest/more ../z1_fp32_dp2 '
 done
 fails "none: " ls "$tmp/none"
 
-# The newest tag of a run is read, and others when they are used.
+# The newest tag of a run is read, others only when they are used.
 mkdir "$tmp/many"
 for i in 1 2 3; do cp -r "$good/dcp_fsdp2_dp2_fp32/ckpt" "$tmp/many/checkpoint-$i"; done
 : >"$tmp/many/checkpoint-2/.metadata"
@@ -62,7 +62,7 @@ run 0 ls "$tmp/many" checkpoint-1_hf
 run 1 ls "$tmp/many" checkpoint-2_hf
 check "and read then" grep -q "checkpoint-2/.metadata: " "$tmp/errors"
 
-# Tags are known by their names; the newest usable one is read, and none twice.
+# Names identify tags; the newest usable one is read, and none twice.
 faults=$top_builddir/tests/faults/faults.so
 if [ "${sanitize:-no}" = no ] && LD_PRELOAD=$faults true 2>/dev/null; then
 	for name in dcp_fsdp2_dp2_fp32 dcp_fsdp2_dp2_zstd dcp_fsdp2_dp2_filepertensor; do
@@ -78,7 +78,7 @@ if [ "${sanitize:-no}" = no ] && LD_PRELOAD=$faults true 2>/dev/null; then
 	done
 fi
 
-# The files of one view or run are those that convert writes, with their sizes.
+# The files of a view or run are those that convert writes, with their sizes.
 mkdir "$tmp/packed"
 cp "$good/z3_fp32_dp2/latest" "$tmp/packed"
 ucckpt pack -o "$tmp/packed/global_step4.ucpack" "$good/z3_fp32_dp2/global_step4" >/dev/null || fail pack
@@ -112,7 +112,7 @@ $tmp/packed universal
 {$tmp/n0,$tmp/n1} hf
 END
 
-# A tag's root is its view, and that of Hugging Face weights their tree.
+# The root of a tag is its view; the root of Hugging Face weights is their tree.
 run 0 -o view=hf extract "$run/global_step4" '*' "$tmp/view"
 check "of a tag" cmp "$tmp/view/model.safetensors" <(ucckpt cat "$run" global_step4_hf/model.safetensors)
 
@@ -129,7 +129,7 @@ check "of weights" test "$(cd "$tmp/weights" && sha256sum zero/*/fp32.pt)" = \
 	"$(cd "$tmp/weights" && for f in zero/*/fp32.pt; do ucckpt cat "$good/hfdir_bin" "$f" | sha256sum |
 		sed "s|-\$|$f|"; done)"
 
-# Files of the run itself, by links, too.
+# Files of the run itself can be read, also through links.
 cp -r "$run" "$tmp/links"
 chmod -R u+w "$tmp/links"
 ln -s latest "$tmp/links/newest"
@@ -152,7 +152,7 @@ sub/loop/
 sub/loop/latest
 END
 
-# cat
+# ucckpt cat.
 run 0 cat "$run" latest_universal
 check "cat" test "$(cat "$tmp/out")" = global_step4_universal
 fails "global_step4_hf: Is a directory" cat "$run" global_step4_hf
@@ -167,18 +167,18 @@ ucckpt cat "$run" global_step4_hf/model.safetensors >/dev/full 2>"$tmp/errors"
 check "a full disk: exit status" test $? = 1
 check "a full disk" grep -q "^ucckpt: cannot write to standard output" "$tmp/errors"
 
-# Existing files are left alone, and the command writes nothing then.
+# If files exist they are left alone, and the command writes nothing.
 mkdir "$tmp/there"
 echo mine >"$tmp/there/latest"
 fails "there/latest: .*File exists" extract "$run" '*_hf' latest "$tmp/there"
 check "nothing is written" test "$(ls -A "$tmp/there") $(cat "$tmp/there/latest")" = "latest mine"
-# Also a file of the same size.
+# A file of the same size is left alone, too.
 ucckpt cat "$run" latest | tr a-z A-Z >"$tmp/there/latest"
 fails "there/latest: .*File exists" extract "$run" '*_hf' latest "$tmp/there"
 check "nothing is written" test "$(ls -A "$tmp/there")" = latest
 
 # Files with the same bytes are kept, and a killed extraction is resumed with the others.  Its
-# temporary files are removed, but not those of a living process.
+# temporary files are removed, but not those of a running process.
 run 0 extract "$run" '*_universal' "$tmp/whole"
 cp -r "$tmp/whole" "$tmp/on"
 zero=$tmp/on/global_step4_universal/zero
@@ -196,7 +196,7 @@ check "what is complete is not written again" test "$(stat -c %i "$zero/optimize
 check "what others have there stays" rm "${mine[@]}"
 check "the same files, and nothing beside them" diff -r "$tmp/whole" "$tmp/on"
 
-# Nothing lies outside.
+# Nothing is written outside the directory.
 mkdir "$tmp/trap" "$tmp/outside"
 ln -s ../outside "$tmp/trap/global_step4_hf"
 fails "global_step4_hf/model.safetensors: cannot open its directory" extract "$run" '*_hf' "$tmp/trap"
@@ -206,7 +206,7 @@ for pattern in none ../latest '*_hf/../latest'; do
 done
 check "no directory is made in vain" test ! -e "$tmp/nothing"
 
-# A file that cannot be written leaves nothing behind, and those before it are whole.
+# A file that cannot be written leaves nothing behind; files before it are whole.
 (
 	ulimit -f 4
 	exec ucckpt extract "$run" '*_hf' '*_universal/mp*' "$tmp/limited"
@@ -217,18 +217,18 @@ check "no unfinished file" test "$(find "$tmp/limited" -type f)" = "$tmp/limited
 cp -r "$run" "$tmp/cut"
 chmod -R u+w "$tmp/cut"
 truncate -s -500 "$tmp/cut/global_step4/zero_pp_rank_1_mp_rank_00_optim_states.pt"
-touch -d "1 hour ago" "$tmp/cut/global_step4"/* # no save, which a listing would not show
+touch -d "1 hour ago" "$tmp/cut/global_step4"/* # old files do not look like a running save, which a listing would hide
 fails "zero_pp_rank_1_mp_rank_00_optim_states.pt: " extract "$tmp/cut" '*_universal' "$tmp/damaged"
 check "no unfinished file" test -z "$(find "$tmp/damaged" -name '.*tmp*')"
 
-# Interrupted in the middle of a long file.
+# Interrupt in the middle of a long file.
 cp -r "$run" "$tmp/long"
 chmod -R u+w "$tmp/long"
 truncate -s 8G "$tmp/long/long"
 "${default_signals[@]}" ucckpt extract "$tmp/long" latest long "$tmp/interrupted" >"$tmp/out" 2>"$tmp/errors" &
 pid=$!
 for _ in $(seq 500); do
-	# It has no name yet, or a temporary one where the file system demands it.
+	# The file has no name yet, or a temporary one if the file system requires one.
 	! find "/proc/$pid/fd" -lname "$tmp/interrupted/*" | grep -q . || break
 	sleep 0.02
 done

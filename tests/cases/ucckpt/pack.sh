@@ -5,13 +5,13 @@
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 
-# state DIR: every name below it with mode, size, time to the nanosecond, digest.
+# state DIR: print every name below it with mode, size, time to the nanosecond, digest.
 state() {
 	(cd "$1" && find . -printf '%P %M %T@\n' -type f -printf '%P %s\n' | sort &&
 		find . -type f -print0 | sort -z | xargs -0 sha256sum)
 }
 
-# ran STATUS ARGUMENT...: runs ucckpt; the output goes to $tmp/said and $tmp/errors.
+# ran STATUS ARGUMENT...: run ucckpt with its output in $tmp/said and $tmp/errors.
 ran() {
 	local want=$1
 	shift
@@ -25,7 +25,7 @@ said() {
 		fail "not said: '$1', but: $(cat "$tmp/said" "$tmp/errors")"
 }
 
-# All good checkpoints, there and back.
+# All good checkpoints are packed and unpacked.
 mkdir "$tmp/good" "$tmp/back"
 for digests in $(good_cases); do
 	tag=${digests%.digests}/$(sed -n 's/^tag //p' "$digests")
@@ -44,7 +44,7 @@ touch -r "$tmp/good" "$tmp/back"
 check "all unpacked as they were" cmp "$tmp/was" <(state "$tmp/back")
 rm -rf "$tmp/good" "$tmp/back"
 
-# Whatever else a directory holds.
+# Other kinds of directory contents.
 mkdir -p "$tmp/odd/a/b" "$tmp/odd/empty"
 : >"$tmp/odd/nothing"
 head -c 300000 /dev/urandom >"$tmp/odd/a/noise"
@@ -71,7 +71,7 @@ check "names, permissions, times, content" cmp "$tmp/was" <(state "$tmp/new/odd"
 ran 0 pack "$tmp/odd" -j 1 -o "$tmp/again.pack"
 check "the same pack on any number of threads" cmp "$tmp/odd.pack" "$tmp/again.pack"
 
-# mode_of_pack EXPECTED COMMAND: after this change to an open directory.
+# mode_of_pack EXPECTED COMMAND: check the pack's mode after this change to an open directory.
 open_dir=$tmp/readers/dir
 mode_of_pack() {
 	[ $reachable = yes ] || return
@@ -115,7 +115,7 @@ if command -v setfacl >/dev/null && setfacl -m u:65533:--- "$tmp/odd/nothing" 2>
 	mode_of_pack 600 'setfacl -m u:65533:--- "$open_dir/file"'
 fi
 
-# Nothing is replaced, nothing half done.
+# Existing output is not replaced, and a failure leaves nothing.
 ran 1 pack "$tmp/odd" -o "$tmp/odd.pack"
 said "odd.pack: exists"
 ran 1 unpack "$tmp/odd.pack" -o "$tmp/new/odd"
@@ -147,7 +147,7 @@ else
 	echo "not root: a full file system was not tried"
 fi
 
-# Damage.
+# Damaged packs.
 cp "$tmp/odd.pack" "$tmp/bad.pack"
 flip "$tmp/bad.pack" 200000
 ran 1 unpack "$tmp/bad.pack" -o "$tmp/no"
@@ -159,7 +159,7 @@ head -c -1 "$tmp/odd.pack" >"$tmp/bad.pack"
 ran 1 unpack --check "$tmp/bad.pack"
 said "bytes instead of"
 
-# Ended in the middle.
+# Interrupt in the middle.
 mkdir "$tmp/big"
 head -c 40000000 /dev/urandom >"$tmp/big/noise"
 state "$tmp/big" >"$tmp/was"

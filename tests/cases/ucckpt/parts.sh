@@ -9,7 +9,7 @@ cd "$tmp" || exit 1
 mkdir one parts
 ucckpt convert "$source" one/out >/dev/null 2>&1 || fail "one process"
 
-# Four at once; one is killed before it ends and later run again alone.
+# Run four at once; kill one, and run it again alone later.
 convert() { ucckpt convert --part "$1" "$source" parts/out >"said.${1%/*}" 2>&1; }
 for part in 1 2 4; do
 	convert $part/4 &
@@ -19,7 +19,7 @@ check "nothing is there before all are complete" test "$(ls parts)" = ""
 check "it says who is missing: $(cat said.?)" grep -q "1 others are not yet" said.?
 shared=$(find parts -mindepth 1 -maxdepth 1 -name '.out.parts-4-*')
 check "all fill one directory" test -d "$shared"
-# As after a kill: its journal lacks its files, and one of them is cut.
+# Simulate a kill: the journal lacks its files, and one of them is truncated.
 truncate -s 17 "$shared/.ucfs-convert.2"
 for file in "$shared"/zero/*/fp32.pt; do truncate -s 20 "$file"; done
 for part in 1 2 4; do truncate -s 17 "$shared/.ucfs-convert.$part"; done
@@ -33,7 +33,7 @@ check "and the pointer beside it" cmp one/latest_universal parts/latest_universa
 check "nothing else is left" test "$(find parts -mindepth 1 -maxdepth 1 -name '.*')" = ""
 convert 3/4
 check "once more finds it: $(cat said.3)" grep -q "was there, with the same files" said.3
-# As after a kill between giving it its name and removing the journals.
+# Simulate a kill between the rename and the removal of the journals.
 touch parts/out/.ucfs-convert.2 parts/out/.ucfs-convert
 convert 3/4
 check "also with journals: $(cat said.3)" grep -q "was there, with the same files" said.3
@@ -52,7 +52,7 @@ check "twice at once: $(cat said)" grep -q "another process writes part 1 of 2" 
 again 1/2
 check "it is there again" diff -r one/out parts/again
 
-# All at once: whoever is last.
+# Run all at once: any of them may be last.
 for part in 1 2 3 4; do
 	ucckpt convert --view hf --hf_shard_size 10KB --part $part/4 "$source" parts/hf >/dev/null 2>&1 &
 done
@@ -60,14 +60,14 @@ wait
 ucckpt convert --view hf --hf_shard_size 10KB "$source" one/hf >/dev/null 2>&1
 check "weights and their index" diff -r one/hf parts/hf
 
-# By a launcher's variables.
+# Take part numbers from a launcher's variables.
 SLURM_PROCID=0 SLURM_NTASKS=2 ucckpt extract --part auto "$source" '*_hf' '*_fp32' parts/x >/dev/null 2>&1
 check "a part is not all" test "$(find parts/x -type f | wc -l)" = 1
 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 ucckpt extract --part auto "$source" '*_hf' '*_fp32' parts/x >/dev/null 2>&1
 ucckpt extract "$source" '*_hf' '*_fp32' one/x >/dev/null 2>&1
 check "extract" diff -r one/x parts/x
 
-# check --data: just one finds the damage, and all files are read.
+# check --data: only one part finds the damage, and all files are read.
 cp -r "$source/global_step4" damaged
 shard=$(ls damaged/*rank_1*optim_states.pt | head -n 1)
 size=$(stat -c %s "$shard")

@@ -1,11 +1,11 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# ucckpt convert --view zero writes a checkpoint that every other command takes for
-# one, with the same tensors, whatever the stage.
+# ucckpt convert --view zero writes a checkpoint that every other command accepts, with the same
+# tensors in any stage.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 
-# recut CASE RANKS STAGE: writes $out; STAGE may be empty.
+# recut CASE RANKS STAGE: write $out; STAGE may be empty.
 recut() {
 	out=$tmp/$1/dp$2$3
 	local options=(--view zero --ranks "$2")
@@ -13,14 +13,14 @@ recut() {
 	ucckpt convert "${options[@]}" "$good/$1/$(tag_of "$1")" "$out" >"$tmp/said" 2>&1
 }
 
-# weights DIRECTORY: the SHA-256 of its weights, including frozen ones and buffers.
+# weights DIRECTORY: print the SHA-256 of its weights, including frozen ones and buffers.
 weights() {
 	rm -rf "$tmp/weights"
 	ucckpt convert --view hf "$1" "$tmp/weights" >"$tmp/said" 2>&1 &&
 		sha256sum <"$tmp/weights/model.safetensors"
 }
 
-# Plain data parallelism: from each stage to each.
+# Plain data parallelism: convert each stage to each.
 for name in z2_groups2_dp2 z2_round_robin_dp3 z1_bf16opt_dp2 z3_subgroup_dp2 \
 	z1_tied_frozen_buffers_dp2 z3_tied_frozen_buffers_dp2; do
 	source=$good/$name/$(tag_of "$name")
@@ -49,7 +49,7 @@ recut "$name" 2 ''
 recut "$name" 2 3
 check "info says how many ranks" grep -q '2' <(ucckpt info "$out")
 
-# refused WHY OPTION...: convert says so and writes nothing.
+# refused WHY OPTION...: convert fails with this message and writes nothing.
 refused() {
 	ucckpt convert "${@:2}" "$tmp/none" >"$tmp/said" 2>&1 && fail "${*:2}: not refused"
 	check "${*:2}: says why" grep -q -e "$1" "$tmp/said"
@@ -75,7 +75,7 @@ refused 'cannot change with tensor or pipeline parallelism' --view zero --ranks 
 refused 'records no param_groups' --view zero --ranks 2 --stage 3 \
 	"$good/z1_elastic_dp2/$(tag_of z1_elastic_dp2)"
 
-# A rank's file with one wrong name and right shapes.
+# A rank's file has one wrong name and right shapes.
 cp -r "$source" "$tmp/damaged"
 chmod -R u+w "$tmp/damaged"
 LC_ALL=C sed -i s/_rebuild_tensor_v2/_rebuild_tensor_v9/ \

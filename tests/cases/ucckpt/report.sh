@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Sourced by cases about the reports of ucckpt, after lib.sh: the last report is in
-# $tmp/said.
+# Sourced after lib.sh by cases about reports of ucckpt: the last report is in $tmp/said.
 
 # report COMMAND STATUS ARGUMENT...
 report() {
@@ -11,14 +10,14 @@ report() {
 	check "$1 ${*:3}: nothing on stderr" test ! -s "$tmp/errors"
 }
 
-# damaged CASE: a copy to be damaged, in $tmp/damaged.
+# damaged CASE: copy it to $tmp/damaged, to be damaged.
 damaged() {
 	rm -rf "$tmp/damaged"
 	cp -r "$good/$1/global_step4" "$tmp/damaged"
 	cd "$tmp/damaged" || exit 1
 }
 
-# says REGEX...: checks that each is a line of the report, ignoring repeated blanks.
+# says REGEX...: check that each is a line of the report, ignoring repeated blanks.
 says() {
 	local line
 	for line; do
@@ -27,7 +26,7 @@ says() {
 	done
 }
 
-# problems N: checks the number of problems in the report.
+# problems N: check the number of problems in the report.
 problems() {
 	check "$1 problems: $(cat "$tmp/said")" \
 		test "$(grep -c '^problem: ' "$tmp/said")" = "$1"

@@ -10,7 +10,7 @@ run=$good/$name
 tag=$(tag_of $name)
 qkv=zero/language_model.encoder.layers.0.self_attention.query_key_value.weight/fp32.pt
 
-# The bytes of the only tensor in a file.
+# Print the bytes of the only tensor in a file.
 tensor() { unzip -p "$1" '*/data/0'; }
 
 # in_thirds FILE: blocks of 4 rows (of 8 floats), which two ranks saved as QKVQKV,
@@ -40,7 +40,7 @@ END
 ucckpt convert --rules "$tmp/rules.json" "$run/$tag" "$tmp/own" || fail "convert --rules"
 check "rules from a file do the same" diff -r "$tmp/thirds" "$tmp/own"
 
-# Mistakes.
+# Mistakes in rules.
 ucckpt convert --preset megatron "$run/$tag" "$tmp/no" 2>"$tmp/said"
 check "unknown presets are a usage error" test $? = 2
 check "that names those there are" grep -q megatron-qkv-by-head "$tmp/said"
@@ -54,7 +54,7 @@ ucckpt convert --no_strict --rules "$tmp/damaged.json" --preset megatron-qkv-thi
 check "a file comes before a preset" test \
 	"$(tensor "$tmp/replicated/$qkv" | wc -c)" = $(($(wc -c <"$tmp/rows") / 2))
 
-# Tensor-parallel ranks without a record of how they cut a parameter: only that parameter is
+# Tensor-parallel ranks do not record how they partition a parameter: only that parameter is
 # refused, by name.
 run=$good/moe_tp2_ep2_dp2_z1
 ucckpt convert "$run" "$tmp/no" 2>"$tmp/said"
@@ -76,7 +76,7 @@ for source in "$run" "$tmp/recut"; do
 done
 ucckpt convert --preset megatron-qkv-thirds "$run" "$tmp/preset" 2>/dev/null || fail "convert --preset"
 
-# Mounted.
+# Through a mount.
 run=$good/$name
 require_fuse
 for options in ro preset=megatron-qkv-thirds "rules=$tmp/rules.json"; do
