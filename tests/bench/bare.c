@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bare DIR MOUNTPOINT: a minimal FUSE server, as a bound for any other.  It shows
- * an existing tree with names and attributes held in memory and contents read by
- * the kernel itself (passthrough); it parses, computes and sums nothing.  Its time
- * is the cost of the requests, so ucfs misses every bar that it misses.  Runs in
- * the background until it is unmounted.
+ * bare DIR MOUNTPOINT: a minimal FUSE server, as a bound for any other.  It shows an existing tree
+ * with names and attributes held in memory, whose contents the kernel itself reads (passthrough);
+ * it parses, computes and sums nothing.  It measures the cost of the requests, so a bar that it
+ * misses, ucfs misses, too.  Runs in the background until it is unmounted.
  */
 #include <dirent.h>
 #include <errno.h>

@@ -49,7 +49,7 @@ int main(void)
 
 	if (!in || !out)
 		return 1;
-	/* Numbers of every magnitude that are finite in 16 bits, too. */
+	/* Use numbers of every magnitude that are also finite in 16 bits. */
 	for (size_t i = 0; i < ELEMENTS; i++)
 		in[i] = (float)(i % 65521) * 1e-3f - 30;
 	memset(out, 1, ELEMENTS * sizeof(*out));

@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# From a cold disk: read the whole tree through a mount, file by file, against cat of
-# its shards.  Rates are per byte, since the tree may be larger or smaller than the
-# shards.
+# From a cold disk: read the whole tree through a mount, file by file, against cat of its shards.
+# Rates are per byte, since tree and shards differ in size.
 . "${BASH_SOURCE%/*}/lib.sh"
 begin
 (echo 1 >/proc/sys/vm/drop_caches) 2>/dev/null ||

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Cost per byte: system calls, context switches and processor time of the server and
-# of the reader, for each way in which a file is served.  The calls need `strace`.
+# Cost per byte: system calls, context switches and processor time of the server and of the
+# reader, for each way of serving a file.  Counting calls needs `strace`.
 . "${BASH_SOURCE%/*}/lib.sh"
 begin_own
 command -v strace >/dev/null || skip "no strace"
@@ -19,7 +19,7 @@ switches() {
 ticks() { awk '{ print $14 + $15 }' "/proc/$server/stat"; }
 per() { awk -v a="$1" -v b="$2" 'BEGIN { printf "%.2f", a / b }'; }
 
-# cost NAME OPTIONS FILES...: measured after the files were read once.
+# cost NAME OPTIONS FILES...: measure after the files were read once.
 cost() {
 	local -r name=$1
 	local calls bytes before at t

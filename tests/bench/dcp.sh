@@ -13,7 +13,7 @@ room "$work" 4 || skip "no room for a saved checkpoint in $work"
 load() { "$UCFS_DEEPSPEED_PYTHON" "${BASH_SOURCE%/*}/dcp_load.py" "$@" 2>/dev/null; }
 metadata=${top_builddir:-.}/tests/bench/dcpmetadata
 
-# save RANKS: the checkpoint, as RANKS ranks save it, in $work/savedRANKS.
+# save RANKS: save the checkpoint on RANKS ranks to $work/savedRANKS.
 save() {
 	mount_as crc=exact
 	load save "$1" "$mnt/${tag}_dcp" "$work/saved$1" >/dev/null
@@ -21,14 +21,14 @@ save() {
 	sync
 }
 
-# share OPTION RANKS: bytes read by the rank that reads most, relative to its share.
+# share OPTION RANKS: print the bytes that the busiest rank reads, relative to its share.
 time_view() {
 	mount_as crc=exact
 	add "$1" "$(load load "$2" "$mnt/$tag$3")"
 	unmount
 }
 
-# compare RANKS: all sides in turns.
+# compare RANKS: measure all sides in turns.
 compare() {
 	local -r ranks=$1
 	local i
@@ -64,7 +64,7 @@ for n in 1 2 4 8; do
 	figure "TAG_dcp by $n ranks, and what $n saved" "$(median "plain$n") ms" \
 		"$(median "same$n") ms" "$(ratio "$(median "same$n")" "$(median "plain$n")")"
 done
-# share OPTION RANKS: what the rank that reads most reads.
+# share OPTION RANKS: print what the busiest rank reads.
 share() {
 	mount_as "$1"
 	load share "$2" "$mnt/${tag}_dcp"

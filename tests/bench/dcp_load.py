@@ -66,7 +66,7 @@ def rank_main(rank, ranks, meet, what, directory, to):
 
 
 def chunks_of(metadata, rank, ranks):
-    """Return the bytes of the chunks that have rows of a rank."""
+    """Return the bytes of the chunks that contain rows of a rank."""
     total = 0
     for of in metadata.state_dict_metadata.values():
         if isinstance(of, BytesStorageMetadata) or not of.size:

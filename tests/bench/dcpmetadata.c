@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Time writing the .metadata of 20000 parameters with two optimizer states, 64 chunks
- * each.  Prints milliseconds and bytes. */
+/* Time writing the .metadata of 20000 parameters with two optimizer states and 64 chunks each.
+ * Prints milliseconds and bytes. */
 #include <stdio.h>
 #include <stdlib.h>
 

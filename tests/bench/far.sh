@@ -33,7 +33,7 @@ compile settle
 stores=${UCFS_BENCH_FAR:-2000 20000 2000c 20000c}
 near=$source far=$work/far
 mkdir "$far"
-# The copy, and as much again for whoever makes or loads it.
+# It needs the copy, and as much again for the process that makes or loads it.
 settle=("$work/settle" $(($(du -sm "$source/$tag" | cut -f1) * 5 / 2)))
 
 be_far() {
@@ -145,7 +145,7 @@ for ((i = 0; i < rounds; i++)); do
 	done
 done
 
-# Requests under way over time in the last round: the mean of each tenth.
+# Print the pending requests in the last round: the mean of each tenth.
 under_way() {
 	awk '$2 || began { began = 1; v[++n] = $2 }
 		$2 { last = n }
@@ -156,7 +156,7 @@ under_way() {
 			printf("%s%.0f", (i > 1 ? " " : ""), (k ? s / k : 0)) } }' \
 		"$work/requests.$1.$store"
 }
-# limit WAY: the part of the readers' rate that is required.
+# limit WAY: print the required part of the readers' rate.
 limit() {
 	if [ "${store%c}" -ge 10000 ]; then
 		echo 0.4

@@ -59,25 +59,25 @@ begin_work
 out=${UCFS_GPU_OUT:-$work/out}
 mkdir -p "$out"
 
-# cuBLASLt, where the dynamic linker and uctrain do not look for it: in PyTorch's packages.
-# For our programs only.
+# cuBLASLt from PyTorch's packages, which the dynamic linker and uctrain do not search. Only for
+# our programs.
 libraries=${LD_LIBRARY_PATH:-}
 [ -z "$python" ] || libraries=$libraries:$("$python" -c 'import glob, os, sys
 print(":".join({os.path.dirname(f) for d in sys.path
 	for f in glob.glob(d + "/nvidia/**/libcublasLt.so.*", recursive=True)}))')
 ours_with() { LD_LIBRARY_PATH=$libraries "$@"; }
 
-# left: seconds of this part
+# left: print the remaining seconds of this part.
 left() { echo $((limit - (SECONDS - since))); }
 
-# run NAME FLAG...: a run whose words are in $out/NAME.log and figures in $out/NAME
+# run NAME FLAG...: train with output in $out/NAME.log and figures in $out/NAME.
 run() {
 	rm -rf "${out:?}/$1"
 	ours_with timeout -k 3 "$(($(left) > 9 ? $(left) : 9))" uctrain --run_name "$1" --log_dir "$out" "${@:2}" \
 		>"$out/$1.log" 2>&1
 }
 
-# try NAME COMMAND...: how it ended, in a line
+# try NAME COMMAND...: print in one line how it ended.
 try() {
 	local name=$1 begun=$SECONDS rc=0 how=ok
 
@@ -93,14 +93,14 @@ try() {
 }
 try_run() { try "$1" run "$@"; }
 
-# median_of NAME COLUMN: of the figures after warm-up
+# median_of NAME COLUMN: print the median of the figures after warm-up.
 median_of() {
 	awk -F, -v c="$2" 'NR > 6 { print $c }' "$out/$1/metrics.csv" | sort -g |
 		awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'
 }
 
-# near WHAT LIMIT A B [FIRST]: are losses of two runs, from step FIRST on, at most LIMIT of
-# them apart, and norms of gradients ten times that?
+# near WHAT LIMIT A B [FIRST]: check that losses of two runs from step FIRST on differ by at most
+# LIMIT of them, and norms of gradients by ten times that.
 near() {
 	awk -F, -v what="$1" -v limit="$2" -v first="${5:-1}" '
 	function apart(x, y) {
@@ -124,7 +124,7 @@ near() {
 	}' "$out/$3/metrics.csv" "$out/$4/metrics.csv" 2>/dev/null || echo "$1: FAILED: see $3.log and $4.log"
 }
 
-# ours MODEL BATCH STEPS FLAG...: the median of tokens/s after warm-up
+# ours MODEL BATCH STEPS FLAG...: print the median of tokens/s after warm-up.
 ours() {
 	run run --device cuda --dtype bf16 --model "$1" --seq_length 1024 \
 		--train_batch_size "$2" --train_micro_batch_size_per_gpu "$2" --steps "$3" "${@:4}" &&
@@ -144,14 +144,14 @@ first() {
 
 	for dtype in bf16 fp16 fp32; do
 		try_run "first-$dtype" "${gpt2[@]}" --dtype $dtype && continue
-		# Which operation is it?  Without a graph, without measured algorithms, one by one.
+		# Find the operation: without a graph, without measured algorithms, one by one.
 		try_run "$dtype-no-graph" "${gpt2[@]}" --dtype $dtype --cuda_graph off ||
 			CUDA_LAUNCH_BLOCKING=1 try_run "$dtype-one-by-one" "${gpt2[@]}" --dtype $dtype \
 				--cuda_graph off --deterministic || true
 	done
 }
 
-# has PROGRAM: or says that it is not there
+# has PROGRAM: true, or print that it is missing.
 has() {
 	command -v "$1" >/dev/null || {
 		echo "$part: no $1"
@@ -174,7 +174,7 @@ tests() {
 	done
 }
 
-# pair NAME LIMIT FLAG...: on the CPU and on the GPU
+# pair NAME LIMIT FLAG...: compare a run on the CPU and on the GPU.
 pair() {
 	run "$1-cpu" "${@:3}" || true
 	run "$1-cuda" "${@:3}" --device cuda || true
@@ -233,7 +233,7 @@ utilisation() {
 		printf "%.3f", rate * (6 * n + attention) / peak / 1e12 }'
 }
 
-# in_rounds COMMAND...: as many rounds as there is time for, at least one
+# in_rounds COMMAND...: run as many rounds as time allows, at least one.
 in_rounds() {
 	local begun longest=0 i
 
@@ -293,7 +293,7 @@ ops() {
 	[ -z "$python" ] || "$python" "$here/gpustep.py" rates 16 || echo "$part: FAILED: PyTorch's rates"
 }
 
-# Loading rate in GB/s of the last run
+# Print the loading rate of the last run in GB/s.
 loaded() {
 	sed -n 's/.*: all ranks read \([0-9.]*\) MB of tensors, .*, in \([0-9.]*\) s$/\1 \2/p' \
 		"$out/run.log" | awk '{ printf "%.2f", $1 / 1e3 / $2 }'
@@ -302,7 +302,7 @@ loaded() {
 load_round() {
 	local n start
 
-	cat "$source"/*/*.pt >/dev/null # into the page cache
+	cat "$source"/*/*.pt >/dev/null # load it into the page cache
 	ours gpt2-large 1 2 --resume="$mnt" --checkpoint_tag global_step1_universal --universal_checkpoint >/dev/null
 	add load.extents "$(loaded)"
 	start=$(date +%s.%N)
@@ -313,7 +313,7 @@ load_round() {
 		add load.pinned "$("$python" "$here/gpustep.py" copy)"
 }
 
-# Of 11 GB, in memory if that is large enough: a disk would be measured else.
+# Make 11 GB, in memory if possible: else a disk would be measured.
 loading() {
 	[ -w /dev/fuse ] && command -v ucfs >/dev/null || {
 		echo "$part: no ucfs, or no /dev/fuse"

@@ -52,7 +52,7 @@ cleanup() {
 	[ -z "${dest:-}" ] || { chmod -R u+w "$dest" && rm -rf "$dest"; }
 }
 
-# begin_work [DIR]: makes a directory $work, below DIR or on a disk, that goes in the end.
+# begin_work [DIR]: make a directory $work, below DIR or on a disk, that is removed at the end.
 begin_work() {
 	trap cleanup EXIT
 	trap 'exit 1' INT TERM HUP
@@ -61,7 +61,7 @@ begin_work() {
 	mkdir "$mnt"
 }
 
-# needs_python MODULE...: UCFS_DEEPSPEED_PYTHON has these.
+# needs_python MODULE...: skip unless UCFS_DEEPSPEED_PYTHON has these.
 needs_python() {
 	local module
 
@@ -72,8 +72,8 @@ needs_python() {
 	done
 }
 
-# Set up what all benchmarks need: the checkpoint in $source, its tag's view in
-# $view once mounted, directories $work (disk), $dest and $mnt.
+# Set up what all benchmarks need: the checkpoint in $source, its tag's view in $view once
+# mounted, directories $work (disk), $dest and $mnt.
 begin() {
 	local dest_in=${UCFS_BENCH_DEST:-}
 
@@ -105,7 +105,7 @@ compile() {
 		skip "$1.c cannot be compiled"
 }
 
-# begin_own [DIR]: for benchmarks that make their own checkpoints, as begin_work.
+# begin_own [DIR]: like begin_work, for benchmarks that make their own checkpoints.
 begin_own() {
 	[ -w /dev/fuse ] || skip "/dev/fuse cannot be used"
 	command -v ucfs >/dev/null || skip "ucfs is not built"
@@ -114,8 +114,8 @@ begin_own() {
 	begin_work "$@"
 }
 
-# mount_bare DIR: mount DIR at $mnt with the minimal server, bare.c.  has_bare: is
-# passthrough, which takes root, available?
+# mount_bare DIR: mount DIR at $mnt with the minimal server, bare.c.  has_bare: check for
+# passthrough, which requires root.
 bare=${top_builddir:-.}/tests/bench/bare
 mount_bare() { "$bare" "$1" "$mnt"; }
 has_bare() { [ "$(id -u)" = 0 ] && [ -x "$bare" ]; }
@@ -130,7 +130,7 @@ mount_as() {
 	done
 }
 
-# room DIR FACTOR: has DIR room for FACTOR checkpoints?
+# room DIR FACTOR: check that DIR has room for FACTOR checkpoints.
 room() {
 	local -r have=$(df --output=avail -B1 "$1" | tail -n 1)
 	local -r size=$(du -sb "$source/$tag" | cut -f1)
@@ -138,7 +138,7 @@ room() {
 	[ "$have" -gt $((size * $2)) ]
 }
 
-# Bring the checkpoint into the page cache; drop it.
+# Load the checkpoint into the page cache; evict it.
 warm() { cat "$source/$tag"/* >/dev/null; }
 cold() {
 	local f
@@ -149,8 +149,8 @@ cold() {
 	done
 }
 
-# now: microseconds.  timed NAME COMMAND...: append the command's milliseconds to
-# series NAME.
+# now: print microseconds.  timed NAME COMMAND...: append the command's milliseconds to series
+# NAME.
 now() { echo "${EPOCHREALTIME/[.,]/}"; }
 timed() {
 	local -r series=$1 t=$(now)
@@ -173,7 +173,7 @@ spread() {
 }
 ratio() { awk -v a="$1" -v b="$2" 'BEGIN { printf "%.2f", a / b }'; }
 
-# A field of /proc/PID/FILE, such as write_bytes of io or RssAnon of status.
+# Print a field of /proc/PID/FILE, such as write_bytes of io or RssAnon of status.
 proc() { awk -v k="$3:" '$1 == k { print $2 }' "/proc/$1/$2"; }
 
 # Tables: `row WHAT MEDIAN SPREAD [NOTE]'.
@@ -187,8 +187,8 @@ header() {
 row() { printf '%-44s %12s %20s  %s\n' "$1" "$2" "${3:-}" "${4:-}"; }
 row_of() { row "$1 ($3)" "$(median "$2")" "$(spread "$2")" "${4:-}"; }
 
-# bar WHAT VALUE OP LIMIT [OURS [OTHER]]: report, do not enforce; a loaded machine
-# is no defect.  The compared values go to the common table, see `run`.
+# bar WHAT VALUE OP LIMIT [OURS [OTHER]]: report, but do not enforce: a loaded machine is not a
+# defect.  The compared values go to the common table, see `run`.
 bar() {
 	local -r verdict=$(awk -v a="$2" -v b="$4" -v op="$3" 'BEGIN {
 		ok = op == "<" ? a < b : a >= b

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# The machine's own limits, to which all other figures relate.  A file of 26 MiB and
-# one of 154 MiB are read 1 MiB at a time by open, read, close from the disk's file
-# system, in the page cache.
+# The machine's own limits, to which other figures are related.  A file of 26 MiB and one of 154
+# MiB are read 1 MiB at a time by open, read, close from the disk's file system, in the page
+# cache.
 . "${BASH_SOURCE%/*}/lib.sh"
 begin_work
 compile readers

@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Start-up and the server's memory: mount, first ls, first stat of a tensor, listing
-# everything, unmount; anonymous memory while the whole tree is read; bytes read for
-# all of that.
+# Start-up time and memory of the server: mount, first ls, first stat of a tensor, listing
+# everything, unmount; anonymous memory while the whole tree is read; bytes read for all of that.
 . "${BASH_SOURCE%/*}/lib.sh"
 begin
 
@@ -12,7 +11,7 @@ first_ls() {
 }
 
 peak=0
-watch_memory() { # until the process $1 is gone
+watch_memory() { # until process $1 has ended
 	local now_kb
 
 	while kill -0 "$1" 2>/dev/null; do

@@ -17,7 +17,7 @@ echo "$tag" >"$run/latest"
 source=$run
 header pack
 
-# Packing.
+# Pack the tag.
 warm
 for ((i = 0; i < rounds; i++)); do
 	rm -rf "$work/copy" "$work/p.ucpack"
@@ -46,7 +46,7 @@ bar "pack, times cp's wall time" "$(ratio "$(median pack)" "$(median cp)")" "<" 
 	"$(median pack)" "$(median cp)"
 figure "pack, times cp's wall time on the disk" "$(median pack)" "$(median cpsync)" \
 	"$(ratio "$(median pack)" "$(median cpsync)")"
-# All that the process takes, in the program and in the kernel: reading, comparing,
+# Everything that the process spends, in the program and in the kernel: reading, comparing,
 # encoding, decoding for proof, hashing, writing, syncing.
 bar "pack, GB/s of original per core" \
 	"$(awk -v n="$size" -v t="$(median packcpu1)" 'BEGIN { printf "%.2f", n / t / 1e6 }')" \
@@ -63,13 +63,13 @@ cat "$work/random"
 bar "random 4 KiB, us" "$(awk '/^4 KiB/ { print $3 }' "$work/random")" "<" 30
 bar "random 128 KiB, times pread" "$(awk '/^128 KiB/ { print $(NF - 1) }' "$work/random")" "<" 5
 
-# The mount.
+# Read through a mount.
 mkdir "$work/packed"
 mv "$work/p.ucpack" "$work/packed/$tag.ucpack"
 ticks() { awk '{ print ($14 + $15) * 10 }' "/proc/$server/stat"; }
 read_all() { find "$view/zero" -name '*.pt' -print0 | sort -z | xargs -0 "$work/readfile" >/dev/null; }
 
-# reads NAME: the whole tree, warm and in sequence; processor time of both sides.
+# reads NAME: read the whole tree, warm and in sequence; measure processor time of both sides.
 reads() {
 	local before
 	local -a took
@@ -111,6 +111,6 @@ row_of "cold, mount of the pack" packed.cold ms
 bar "cold, of the unpacked time" \
 	"$(ratio "$(median packed.cold)" "$(median plain.cold)")" "<" 0.9 \
 	"$(median packed.cold)" "$(median plain.cold)"
-# 64 MiB of blocks at most, and 32 MiB for everything else.
+# The limit is 64 MiB of blocks and 32 MiB for everything else.
 bar "memory, KiB at most" "$(median packed.hwm)" "<" $((96 << 10)) \
 	"$(median packed.hwm)" "$(median plain.hwm)"

@@ -27,13 +27,13 @@
 
 struct file {
 	int fd;
-	uint64_t begin; /* in all files, end to end; a multiple of PIECE */
+	uint64_t begin; /* offset in all files, joined end to end; a multiple of PIECE */
 };
 
-static struct file *files; /* the last file has no name */
+static struct file *files; /* a file without a name ends the list */
 static size_t nfiles;
 static atomic_ullong next, bytes;
-static char *kept; /* bytes of all files; NULL: not kept */
+static char *kept; /* content of all files; NULL: not kept */
 
 static void die(const char *what)
 {
@@ -51,7 +51,7 @@ static double now(void)
 
 static void *read_pieces(void *arg)
 {
-	/* Aligned, since FUSE splits a request whose memory touches one page more. */
+	/* Align the buffer: FUSE splits a request whose memory touches one page more. */
 	char *const buf = aligned_alloc(4096, PIECE);
 	size_t i = 0;
 

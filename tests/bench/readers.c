@@ -45,7 +45,7 @@ static void fail(const char *what)
 	exit(1);
 }
 
-/* Processor time of all threads. */
+/* Return the processor time of all threads. */
 static double used(void)
 {
 	struct timespec ts;

@@ -34,7 +34,7 @@
 struct run {
 	int fd;
 	uint64_t off, len;
-	size_t file; /* index on the command line */
+	size_t file; /* index of the file on the command line */
 };
 
 static struct run *runs;
@@ -68,7 +68,7 @@ static void add_run(int fd, uint64_t off, uint64_t len, size_t file)
 	runs[nruns++] = (struct run){ fd, off, len, file };
 }
 
-/* The descriptor of source `n' of the checkpoint of `fd'.  All files belong to one
+/* Return the descriptor of source `n' of the checkpoint of `fd'.  All files belong to one
  * checkpoint, so the number identifies the source. */
 static int source_fd(int fd, uint32_t n)
 {
@@ -189,7 +189,7 @@ static void read_all(void)
 	report(bytes, t);
 }
 
-/* In blocks, between two regions larger than any cache. */
+/* Copy in blocks between two regions larger than any cache. */
 static void copy_memory(void)
 {
 	const size_t region = 256u << 20;

@@ -14,13 +14,13 @@ compile readfile
 
 better() { printf '%s\n' "$@" | sort -g | tail -n 1; }
 
-# Processor seconds of the server.
+# Print the server's processor seconds.
 used() {
 	awk -v hz="$(getconf CLK_TCK)" '{ print ($14 + $15) / hz }' \
 		"/proc/$server/stat"
 }
-# against SERIES COMMAND...: a command's rate and processor time, relative to those of reading the
-# same number of bytes of the shards.
+# against SERIES COMMAND...: append a command's rate and processor time, relative to those of
+# reading the same number of bytes of the shards.
 against() {
 	local -r series=$1
 	local -a a b got
@@ -54,10 +54,10 @@ can=$(awk '$1 == "opens_passthrough" && $2 { print "yes" }' "$mnt/.ucfs/stats")
 
 for ((i = 0; i < rounds; i++)); do
 	cat "$source/$tag"/* >/dev/null
-	same=zero # files of the checkpoint with the same bytes
+	same=zero # a file of the checkpoint has the same bytes
 	bytes=$(stat -c %s "${files[@]}" | awk '{ n += $1 } END { print n }')
 	against stream1 "$work/readers" "${files[@]}"
-	# Two readers, each with half of the files, against one reader of the shards.
+	# Two readers read half of the files each, against one reader of the shards.
 	against stream2 "$work/readfile" -t 2 "${files[@]}"
 	against extents "$work/readfile" -x "${files[@]}"
 	bytes=$(stat -c %s "$model") same=mp

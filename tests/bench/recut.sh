@@ -15,19 +15,19 @@ begin
 room "$work" 2 || skip "no room for a checkpoint in $work"
 stage=${UCFS_BENCH_STAGE:-1}
 
-# bytes DIRECTORY PATTERN: the bytes of the files that match.
+# bytes DIRECTORY PATTERN: print the bytes of the matching files.
 bytes() {
 	find "$1" -name "$2" -printf '%s\n' |
 		awk '{ sum += $1 } END { printf "%.0f", sum }'
 }
 
-# ask load|save RUN TAG: sets $ms, and $read, the bytes that all ranks read.
+# ask load|save RUN TAG: set $ms, and $read, the bytes that all ranks read.
 ask() {
 	echo "$@" >&"${engine[1]}"
 	read -r ms read <&"${engine[0]}" || { cat "$work/log"; exit 1; }
 }
 
-# load NAME TAG: from a new mount.
+# load NAME TAG: load it from a new mount.
 load() {
 	mount_as crc=exact
 	ask load "$mnt" "$2"
@@ -41,7 +41,7 @@ native() {
 	add "native$n.read" "$read"
 }
 
-# The bytes that ranks read besides shards: the module, which stages 1 and 2 read more than once.
+# Bytes that ranks read besides shards: the module, which stages 1 and 2 read repeatedly.
 other_bytes() {
 	echo $(($(median "native$n.read") - $(bytes "$work/run/$tag" '*optim_states.pt')))
 }

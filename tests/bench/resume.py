@@ -18,7 +18,7 @@ import time
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# Ranks are forks: importing these takes longer than all else here.
+# Ranks are forked, because importing these takes longer than everything else here.
 import deepspeed
 import torch
 import transformers

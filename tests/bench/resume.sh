@@ -19,7 +19,7 @@ convert() {
 		--inject_missing_state >"$work/log" 2>&1 ||
 		{ cat "$work/log"; exit 1; }
 }
-# load RUN: milliseconds.
+# load RUN: print milliseconds.
 load() {
 	echo "load $1 ${tag}_universal" |
 		"$UCFS_DEEPSPEED_PYTHON" "${BASH_SOURCE%/*}/resume.py" \

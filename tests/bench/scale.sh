@@ -14,7 +14,7 @@
 ranks='64:64:3 64:256:3 64:1024:3 64:4096:3 64:16384:3'
 parameters='1000:4:1 10000:4:1 100000:4:1 1000000:4:1'
 ELEMENTS=64
-READ_MAX=100 # parameters that are read
+READ_MAX=100 # number of parameters that are read
 
 begin_own /dev/shm
 source=$work/run
@@ -29,7 +29,7 @@ spend() {
 	spent=$(awk '{ print $1 + $2 }' <<<"$spent")
 }
 
-# Processor seconds that the server has used so far.
+# Print the server's processor seconds so far.
 server_seconds() {
 	awk -v hz="$(getconf CLK_TCK)" '{ print ($14 + $15) / hz }' \
 		"/proc/$server/stat"
@@ -67,7 +67,7 @@ measure() {
 	unmount
 }
 
-# grow NAME COLUMN SIZE...: a table; COLUMN is the number that grows.
+# grow NAME COLUMN SIZE...: print a table; COLUMN is the number that grows.
 grow() {
 	local name=$1 column=$2 size at before='' row
 
@@ -94,7 +94,7 @@ grow() {
 	done
 }
 
-# far RANKS BAR: all ranks hold a part of the parameter.
+# far RANKS BAR: measure on slow storage; all ranks hold a part of the parameter.
 far() {
 	local slow=$work/slow begun mounted
 
@@ -115,7 +115,7 @@ far() {
 	rm -rf "${work:?}/run"
 }
 
-# few_descriptors SIZE: sets $check and $read.
+# few_descriptors SIZE: set $check and $read.
 few_descriptors() {
 	local -r few=1024
 
@@ -124,7 +124,8 @@ few_descriptors() {
 		awk "BEGIN { print $check, $all - $stat }")
 }
 
-# requests RANKS: number of requests until a mount exists and a parameter of the first rank is read.
+# requests RANKS: print the number of requests until a mount exists and a parameter of the first
+# rank is read.
 requests() {
 	local slow=$work/slow
 

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# A mount needs no disk space: while the whole tree is listed and read the server
-# writes nothing to any disk, opens no file for writing and leaves none behind.
-# (Cached files live in a tmpfs, that is in memory.)
+# A mount needs no disk space: while the whole tree is listed and read, the server writes nothing
+# to any disk, opens no file for writing and leaves none behind. (Cached files live in a tmpfs,
+# that is in memory.)
 . "${BASH_SOURCE%/*}/lib.sh"
 begin
 
-# Places where a program would put temporary files.
+# Directories where a program would put temporary files.
 home=$work/home
 mkdir "$home"
 export HOME=$home TMPDIR=$home XDG_CACHE_HOME=$home XDG_RUNTIME_DIR=$home
@@ -16,7 +16,7 @@ mount_as crc=exact
 ls -lR "$view" >/dev/null
 find "$view" -type f -exec cat {} + >/dev/null
 written=$(proc "$server" io write_bytes)
-# Regular files that are open for writing, other than our own output.
+# List regular files open for writing, except our own output.
 writable=0
 for fd in /proc/"$server"/fd/*; do
 	n=${fd##*/}

@@ -29,7 +29,7 @@ int main(int argc, char **argv)
 		perror("memory");
 		return 1;
 	}
-	/* Huge pages are freed as they are, which keeps them from being split. */
+	/* Huge pages are freed whole, not split. */
 	madvise(memory, size, MADV_HUGEPAGE);
 	for (size_t i = 0; i < size; i += 4096)
 		memory[i] = 1;

@@ -37,13 +37,13 @@
 #define COUNTERS ".slowfs"
 #define TICK_US 50000
 
-/* A path that was asked for; inode i is at nodes[i]. */
+/* A requested path; inode i is at nodes[i]. */
 struct node {
 	char *path;
 	fuse_ino_t ino;
 };
 
-/* A file or directory that is open. */
+/* An open file or directory. */
 struct open_file {
 	int fd;
 	struct dirent *names; /* entries of a directory */
@@ -62,7 +62,7 @@ static sem_t room;
 static atomic_ullong counts[KINDS], bytes;
 static atomic_uint under_way, most_under_way;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of these: */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects: */
 static struct node **nodes;
 static size_t nnodes = FUSE_ROOT_ID;
 static void *by_path;
@@ -166,7 +166,7 @@ static const char *path_of(fuse_ino_t ino)
 	return path;
 }
 
-/* 0 or a positive errno. */
+/* Returns 0 or a positive errno. */
 static int fill_entry(fuse_ino_t parent, const char *name,
 		      struct fuse_entry_param *e)
 {
@@ -180,12 +180,12 @@ static int fill_entry(fuse_ino_t parent, const char *name,
 		free(path);
 		return errno;
 	}
-	/* A file keeps its number from mount to mount; a node does not. */
+	/* A file keeps its number across mounts; a node does not. */
 	e->ino = find_node(path)->ino;
 	return 0;
 }
 
-/* Names of one directory are looked up in parallel, as NFS and others do. */
+/* Look up names of one directory in parallel, as NFS and others do. */
 static void op_init(void *userdata, struct fuse_conn_info *conn)
 {
 	(void)userdata;
@@ -206,7 +206,7 @@ static void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 		fuse_reply_err(req, rc);
 		return;
 	}
-	if (rc) { /* the counters, which DIR does not have */
+	if (rc) { /* the counters' file, which DIR lacks */
 		e.ino = find_node(strdup(COUNTERS))->ino;
 		e.attr = (struct stat){ .st_ino = e.ino,
 					.st_mode = S_IFREG | 0444 };
@@ -243,7 +243,7 @@ static void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
 	}
 	while ((e = readdir(dir))) {
 		f->names = realloc(f->names, (f->nnames + 1) * sizeof(*e));
-		/* The buffer of readdir ends with the last entry's name. */
+		/* The buffer of readdir ends after the last entry's name. */
 		memcpy(&f->names[f->nnames++], e, e->d_reclen);
 	}
 	closedir(dir);
@@ -342,7 +342,7 @@ static void read_counts(fuse_req_t req, size_t size, off_t off)
 /* FUSE requests at most 256 pages at once. */
 #define REPLY_BYTES ((size_t)1 << 20)
 
-static pthread_key_t replies; /* for each thread, memory for the bytes of a reply */
+static pthread_key_t replies; /* reply buffer of each thread */
 
 static char *reply_buffer(size_t size)
 {
@@ -357,7 +357,7 @@ static char *reply_buffer(size_t size)
 	return buf;
 }
 
-/* Bytes of a server pass through the client's memory: splicing from the page cache would be
+/* A server's bytes pass through the client's memory, so splicing from the page cache would be
  * unrealistic. */
 static void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
 		    struct fuse_file_info *fi)
@@ -395,7 +395,7 @@ static const struct fuse_lowlevel_ops ops = {
 	.release = op_release,
 };
 
-/* As many threads as requests may wait for their time. */
+/* Run as many threads as requests may be delayed at once. */
 static int serve(struct fuse_session *session)
 {
 #if FUSE_USE_VERSION >= 312

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Large files of the mount read front to back, 1 MiB at a time, by one and by two
-# readers, against pread of the same bytes of the shards by as many readers; with
-# checksums computed on the way (fresh mounts) and without; and the machine's limits.
+# Large files of the mount read front to back, 1 MiB at a time, by one and by two readers, against
+# pread of the same bytes of the shards by as many readers; with checksums computed while reading
+# (fresh mounts) and without; and the machine's limits.
 . "${BASH_SOURCE%/*}/lib.sh"
 begin
 
@@ -20,8 +20,8 @@ for ((i = 0; i < rounds; i++)); do
 				-size +1M -size -64M | sort)
 			raw=$(rate -x -t $t "${files[@]}")
 			got=$(rate -t $t "${files[@]}")
-			# Other load hurts one busy process more than
-			# two that take turns: the better of two is fair.
+			# Other load slows one busy process more than two that take turns: use the
+			# better of two.
 			raw=$(better "$raw" "$(rate -x -t $t "${files[@]}")")
 			add "raw$t" "$raw"
 			add "$crc$t" "$got"

@@ -40,7 +40,7 @@ static unsigned threads(void)
 	return n ? (unsigned)atoi(n) : THREADS_DEFAULT;
 }
 
-/* Weights of the magnitude of a new model's, random tokens. */
+/* Set weights of a new model's magnitude, and random tokens. */
 static void fill(struct training *t)
 {
 	struct whole *const w = &t->w;
@@ -167,7 +167,7 @@ static int run(struct training *t, unsigned steps, struct errmsg *err)
 	return rc;
 }
 
-/* All GEMMs since this was cleared; seconds are summed over threads. */
+/* All GEMMs since the last reset; seconds are summed over threads. */
 static struct gemm_cache {
 	double gflop, seconds;
 } gemm_cache;
@@ -199,7 +199,7 @@ dnnl_status_t __wrap_dnnl_sgemm(char trans_a, char trans_b, dnnl_dim_t m, dnnl_d
 	return rc;
 }
 
-/* GFLOP/s of large GEMMs, one per thread. */
+/* Return the GFLOP/s of large GEMMs, one per thread. */
 static double peak(void)
 {
 	const size_t n = PEAK_SIZE;
@@ -221,7 +221,7 @@ static double peak(void)
 	return 2e-9 * threads() * (double)(n * n * n) / start;
 }
 
-/* Input and output width of layer `i` of a block's four. */
+/* Get the input and output width of layer `i` of a block's four. */
 static void layer_shape(size_t c, size_t i, size_t *ic, size_t *oc)
 {
 	const size_t shapes[][2] = { { c, 3 * c }, { c, c }, { c, 4 * c }, { 4 * c, c } };
@@ -230,7 +230,7 @@ static void layer_shape(size_t c, size_t i, size_t *ic, size_t *oc)
 	*oc = shapes[i % 4][1];
 }
 
-/* GFLOP of a step: each GEMM once in the forward pass, twice in backward. */
+/* Return the GFLOP of a step: each GEMM once in the forward pass, twice in backward. */
 static double gflop(const struct training *t)
 {
 	const struct gpt2_config *const m = &t->w.model.config;
@@ -240,7 +240,7 @@ static double gflop(const struct training *t)
 	       (m->n_layer * 12 * c * c + m->vocab_size * c);
 }
 
-/* Operands of the GEMMs: weights, so that no number becomes denormal. */
+/* Operands of the GEMMs: real weights, so that no number becomes denormal. */
 struct operands {
 	const float *w;
 	float *out, *din;
@@ -262,7 +262,7 @@ static int operands_init(struct operands *x, const struct training *t)
 	return x->out && x->din ? 0 : -1;
 }
 
-/* GFLOP/s of all operations of a step that multiply by weights. */
+/* Return the GFLOP/s of all operations of a step that multiply by weights. */
 static double operations(struct training *t, const struct operands *x)
 {
 	const struct gpt2_config *const m = &t->w.model.config;
@@ -284,7 +284,7 @@ static double operations(struct training *t, const struct operands *x)
 	return gflop(t) / (clock_seconds() - start);
 }
 
-/* The best of several rounds: interference only slows down. */
+/* Take the best of several rounds: interference only slows down. */
 static int compare_to_peak(struct training *t, unsigned rounds, struct errmsg *err)
 {
 	double most = 0, alone = 0, around = 0;

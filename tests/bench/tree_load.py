@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tree_load.py ZERO [COMMAND...]: milliseconds to run the command, if there is
-one, and load each parameter's files below the directory, in order."""
+"""tree_load.py ZERO [COMMAND...]: print the milliseconds that it takes to run the command, if
+given, and load each parameter's files below the directory, in order."""
 
 import subprocess
 import sys

@@ -1,11 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# A loader's view: all tensors of the universal tree by torch.load, once, in one
-# process.  From a fresh mount, including the time to mount, against a converted tree on
-# a disk, both in the page cache; and the same from the minimal server (bare.c).  Each
-# round starts with another of them: the first pays for memory that was freed
-# meanwhile.
+# A loader's view: torch.load all tensors of the universal tree, once, in one process.  From a
+# fresh mount, including the time to mount, against a converted tree on a disk, both in the page
+# cache; and the same from the minimal server (bare.c).  Rounds start with different ones: the
+# first pays for memory freed in the meantime.
 . "${BASH_SOURCE%/*}/lib.sh"
 needs_python torch
 begin

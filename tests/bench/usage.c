@@ -24,7 +24,7 @@ static void fail(const char *what)
 	exit(1);
 }
 
-/* A field of /proc/PID/io of a process that has ended but is not reaped. */
+/* Return a field of /proc/PID/io of a process that has ended but is not reaped. */
 static unsigned long long io_of(pid_t pid, const char *name)
 {
 	char path[64], line[128];

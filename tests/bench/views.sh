@@ -8,10 +8,10 @@ begin
 compile readers
 
 shards=("$source/$tag"/*optim_states.pt)
-# pread_of BYTES: GB/s of reading BYTES of the shards.
+# pread_of BYTES: print the GB/s of reading BYTES of the shards.
 pread_of() { "$work/readers" -n "$1" "${shards[@]}" | cut -d' ' -f1; }
-# measure SERIES FACTOR FILE: the rate at which the source bytes of FILE (FACTOR
-# times its size) are read, relative to pread.
+# measure SERIES FACTOR FILE: append the rate at which the source bytes of FILE (FACTOR times its
+# size) are read, relative to pread.
 measure() {
 	local -r size=$(stat -c %s "$3")
 	local -r raw=$(pread_of $((size * $2)))

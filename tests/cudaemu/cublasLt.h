@@ -58,7 +58,7 @@ typedef enum {
 /* An algorithm records the problem that it was selected for, and may only be used for that. */
 typedef struct {
 	uint32_t alignment[4];
-	uint32_t number; /* 0: the first that was suggested */
+	uint32_t number; /* 0: the algorithm suggested first */
 	uint32_t unused[11];
 } cublasLtMatmulAlgo_t;
 

@@ -48,7 +48,7 @@ template <typename... P> static auto cudaemu_body_of(void (*kernel)(P...), P... 
 	return [=] { kernel(values...); };
 }
 
-/* A kernel with the values at `args`. */
+/* Call a kernel with the values at `args`. */
 template <typename... P, size_t... I>
 static auto cudaemu_body(void (*kernel)(P...), void **args, std::index_sequence<I...>)
 {

@@ -4,8 +4,8 @@
 
 /*
  * The part of CUDA's runtime that the CUDA backend calls, with the names and meanings of NVIDIA's
- * documentation.  The device is the host: device memory comes from malloc; operations are done
- * when somebody waits for them, or kept if their stream is captured.
+ * documentation.  The device is the host: device memory comes from malloc; operations run when
+ * somebody waits for them, or are kept if their stream is captured.
  */
 #include <stddef.h>
 

@@ -28,34 +28,33 @@ void cudaemu_reverse(bool reverse);
 /* Let cublasLt reject all epilogues from now on, as it does for some shapes and types. */
 void cudaemu_refuse_epilogues(bool refuse);
 
-/* The number of products with column sums computed by cublasLt. */
+/* Return the number of products that cublasLt computed with column sums. */
 unsigned cudaemu_products_with_sums(void);
 
-/* Let cublasLt know `n` algorithms from now on (1 at first), of which `fastest`, counted from 0,
- * takes half the time of the others, and the last is never supported after all if
- * `last_fails`. */
+/* Let cublasLt offer `n` algorithms from now on (1 at first), of which `fastest`, counted from 0,
+ * takes half the time of the others; the last one fails when used if `last_fails`. */
 void cudaemu_offer(unsigned n, unsigned fastest, bool last_fails);
 
-/* The number of products that cublasLt computed by an algorithm. */
+/* Return the number of products that cublasLt computed by an algorithm. */
 unsigned cudaemu_products_by(unsigned algorithm);
 
-/* The device was at work for this long, in milliseconds. */
+/* Add to the time for which the device was busy, in milliseconds. */
 void cudaemu_spend(double ms);
 
 /* Set the devices' compute capability (8.x) from now on. */
 void cudaemu_be(int capability);
 
-/* The shared memory of a block, in bytes: a launch with more ends the process. */
+/* Limit of a block's shared memory, in bytes: a launch with more ends the process. */
 extern size_t cudaemu_shared_limit;
 
 /* Let allocations beyond this total fail; SIZE_MAX: no limit. */
 void cudaemu_limit_memory(size_t bytes);
 
-/* Choose another order of operations on different streams; at first that is $CUDAEMU_SEED, or
+/* Choose another order of operations on different streams; the initial seed is $CUDAEMU_SEED, or
  * 0. */
 void cudaemu_seed(unsigned seed);
 
-/* Do all that is queued, unless an operation calls this. */
+/* Run everything that is queued; does nothing when called by an operation. */
 void cudaemu_finish(void);
 
 /* Counters of operations since the process began.  The numbers are written, in this order, to
@@ -64,17 +63,17 @@ void cudaemu_finish(void);
 extern struct cudaemu_traffic {
 	/* Copies between host and device, and their bytes. */
 	uint64_t to_device, bytes_to_device, to_host, bytes_to_host;
-	uint64_t waits;    /* of the host, for a stream or an event */
-	uint64_t launches; /* of the backend's own kernels */
-	uint64_t products; /* by cuBLASLt */
+	uint64_t waits;    /* the host's waits for a stream or an event */
+	uint64_t launches; /* launches of the backend's own kernels */
+	uint64_t products; /* products by cuBLASLt */
 	uint64_t zeroed, bytes_zeroed;
-	uint64_t collectives;   /* of NCCL; a group counts as one */
-	uint64_t bytes_reduced; /* that this rank gave to its reductions */
-	/* Of all these, the operations that the host called; launching a graph is one. */
+	uint64_t collectives;   /* calls of NCCL; a group counts as one */
+	uint64_t bytes_reduced; /* bytes of this rank's operands of reductions */
+	/* The host's calls for all of these; launching a graph is one. */
 	uint64_t calls;
 } cudaemu_traffic;
 
-/* Open the file $VARIABLE.RANK for such a report, as fopen does; NULL if it is not set. */
+/* Open the file $VARIABLE.RANK for a report, like fopen; NULL if VARIABLE is not set. */
 FILE *cudaemu_report(const char *variable, const char *mode);
 
 struct cudaemu_dim {
@@ -91,7 +90,7 @@ bool cudaemu_is_recorded(const struct cudaemu_stream *stream);
 
 bool cudaemu_is_on_device(const void *p);
 
-/* The position of the running thread. */
+/* Position of the running thread. */
 extern struct cudaemu_dim cudaemu_thread, cudaemu_block;
 extern struct cudaemu_dim cudaemu_block_dim, cudaemu_grid_dim;
 
@@ -99,20 +98,20 @@ extern struct cudaemu_dim cudaemu_block_dim, cudaemu_grid_dim;
 void cudaemu_run(const void *kernel, struct cudaemu_dim grid, struct cudaemu_dim block,
 		 size_t shared, void (*body)(void *arg), void *arg);
 
-/* A kernel asks for dynamic shared memory.  Without it, one that has more than 48 KiB, static and
- * dynamic, ends the process. */
+/* Return the dynamic shared memory for a kernel.  Without this request, a kernel with more than 48
+ * KiB, static and dynamic, ends the process. */
 void cudaemu_allow_shared(const void *kernel, size_t bytes);
 
-/* The running block has this static shared memory, too. */
+/* Add to the running block's static shared memory. */
 void cudaemu_has_shared(const void *p, size_t bytes);
 
 void cudaemu_syncthreads(void);
 
-/* The dynamic shared memory of the running block. */
+/* Return the dynamic shared memory of the running block. */
 void *cudaemu_shared(void);
 
 #define CUDAEMU_WARP 32
-#define CUDAEMU_EXCHANGE 64 /* the most bytes that a lane passes */
+#define CUDAEMU_EXCHANGE 64 /* largest number of bytes that a lane passes */
 
 /* Exchange data within a warp: all lanes pass `size` bytes, in the same `operation`.  Lane i's
  * bytes are at i * CUDAEMU_EXCHANGE until the second next call. */
@@ -120,8 +119,8 @@ const char *cudaemu_exchange(const char *operation, const void *mine, size_t siz
 
 unsigned cudaemu_lane(void);
 
-/* Asynchronous 16-byte copies of a thread: start one, end a group, wait for all but the last
- * `left` groups.  They are executed as late as possible. */
+/* Asynchronous 16-byte copies of a thread: start one, end a group, wait for all but the last `left`
+ * groups.  Copies run as late as possible. */
 void cudaemu_copy_later(void *shared, const void *global, bool there);
 void cudaemu_end_group(void);
 void cudaemu_wait_group(unsigned left);

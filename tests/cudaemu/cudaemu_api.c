@@ -26,7 +26,7 @@ struct allocation {
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-/* Copies access this memory directly: the device's, and pinned memory of the host. */
+/* Memory that copies access directly: the device's, and the host's pinned memory. */
 static struct allocation *allocations, *pinned;
 
 cudaError_t cudaemu_result(cudaError_t e)
@@ -209,7 +209,7 @@ cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, enum cudaMemPoolAttr att
 
 cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, enum cudaMemPoolAttr attr, void *value)
 {
-	/* Memory is freed at once. */
+	/* Free the memory at once. */
 	const uint64_t high = most, now_taken = taken;
 
 	(void)pool;
@@ -227,7 +227,7 @@ cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, enum cudaMemPoolAttr att
 	return cudaemu_result(cudaErrorInvalidValue);
 }
 
-/* Of CUDAEMU_MEMORY bytes, or of 4 GiB. */
+/* The total is CUDAEMU_MEMORY bytes, or 4 GiB. */
 cudaError_t cudaMemGetInfo(size_t *left, size_t *all)
 {
 	const char *const given = getenv("CUDAEMU_MEMORY");
@@ -239,8 +239,8 @@ cudaError_t cudaMemGetInfo(size_t *left, size_t *all)
 
 /*
  * With CUDAEMU_APART the host can access device memory only while operations run: it comes from one
- * range of addresses, each allocation from pages of its own, which are not used again while there
- * are others.  Without it, from malloc, for sanitizers.
+ * range of addresses, each allocation from its own pages, which are reused only when no others are
+ * left.  Otherwise it comes from malloc, for sanitizers.
  */
 #define APART_BYTES ((size_t)64 << 30)
 #define PAGE ((size_t)4096)
@@ -273,7 +273,7 @@ void cudaemu_reach_memory(bool reach)
 	reached = reach ? apart_used : 0;
 }
 
-/* Aligned exactly like cudaMalloc's memory, so that reliance on more fails. */
+/* Align exactly like cudaMalloc, so that code relying on more fails. */
 static bool take(void **p, size_t bytes)
 {
 	const size_t room = (bytes + 2 * PAGE - 1) / PAGE * PAGE;
@@ -463,7 +463,7 @@ static int depth;
 int nvtxRangePushA(const char *name)
 {
 	if (getenv("CUDAEMU_STEPS") && strcmp(name, "data") == 0) {
-		cudaemu_finish(); /* the step before this one */
+		cudaemu_finish(); /* finish the previous step */
 		report_traffic(cudaemu_report("CUDAEMU_STEPS", "a"));
 	}
 	return depth++;

@@ -26,11 +26,11 @@ struct node {
 struct cudaemu_graph {
 	struct node *v;
 	size_t n;
-	struct nodes ends; /* of the stream that the capture began with */
+	struct nodes ends; /* last operations of the stream that the capture began with */
 	cudaStream_t origin;
 	enum cudaStreamCaptureMode mode;
 	bool spoiled;
-	bool shared; /* owned by an instantiated graph, too */
+	bool shared; /* whether an instantiated graph also owns it */
 };
 
 _Thread_local struct cudaemu_graph *cudaemu_capture;
@@ -185,7 +185,7 @@ cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *exec, cudaGraph_t g,
 {
 	if (flags || cudaemu_forbids("cudaGraphInstantiateWithFlags"))
 		return cudaemu_result(cudaErrorInvalidValue);
-	/* CUDAEMU_GRAPHS=none is a driver that cannot. */
+	/* CUDAEMU_GRAPHS=none emulates a driver without graphs. */
 	if (getenv("CUDAEMU_GRAPHS"))
 		return cudaemu_result(cudaErrorMemoryAllocation);
 	g->shared = true;
@@ -212,7 +212,7 @@ static void run_node(struct cudaemu_graph *g, size_t i)
 	n->run(n->arg);
 }
 
-/* Do all operations, in a random order that their waits allow. */
+/* Run all operations, in a random order that their waits allow. */
 static void run_graph(void *arg)
 {
 	struct cudaemu_graph *const g = *(struct cudaemu_graph **)arg;

@@ -11,7 +11,7 @@
 /* Remember an error for cudaGetLastError, and return it. */
 cudaError_t cudaemu_result(cudaError_t e);
 
-/* Operations before others: indices into the nodes of a graph. */
+/* Indices of operations in the nodes of a graph. */
 struct nodes {
 	size_t *v, n;
 };
@@ -22,7 +22,7 @@ void nodes_clear(struct nodes *set);
 struct cudaemu_stream {
 	struct cudaemu_graph *graph; /* NULL: not captured */
 	struct nodes ends;           /* operations that the next captured one must follow */
-	struct queued *first, **end; /* operations that are not done yet */
+	struct queued *first, **end; /* operations that have not run yet */
 	struct cudaemu_stream *next;
 };
 
@@ -31,10 +31,10 @@ extern cudaStream_t cudaemu_streams;
 /* The graph that this thread captures, or NULL. */
 extern _Thread_local struct cudaemu_graph *cudaemu_capture;
 
-/* Fail, and spoil this thread's capture. */
+/* Fail and invalidate this thread's capture. */
 cudaError_t cudaemu_spoil(cudaError_t e, const char *call);
 
-/* Does the calling thread capture?  Then the call fails, and so does the capture. */
+/* Return whether the calling thread captures; then the call fails, and so does the capture. */
 bool cudaemu_forbids(const char *call);
 
 /* Keep an operation, with a copy of its argument, in the stream's graph. */
@@ -44,13 +44,13 @@ void cudaemu_capture_operation(cudaStream_t s, void (*run)(void *arg), const voi
 /* Queue an operation without counting it, since the host did not request it. */
 void cudaemu_queue_quietly(cudaStream_t s, void (*run)(void *arg), const void *arg, size_t bytes);
 
-/* Do all queued operations of a stream, and those that it waits for. */
+/* Run all queued operations of a stream, and those that it waits for. */
 void cudaemu_finish_stream(cudaStream_t s);
 
-/* Let the host reach the device's memory, or no longer, with CUDAEMU_APART. */
+/* With CUDAEMU_APART, allow or forbid the host access to device memory. */
 void cudaemu_reach_memory(bool reach);
 
-/* Below n. */
+/* Return a random number below n. */
 size_t cudaemu_random(size_t n);
 
 #endif

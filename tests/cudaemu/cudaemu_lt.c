@@ -195,7 +195,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t lt, cublasLtMatmu
 	*found = 0;
 	if (wanted < 1 || (refuses && desc->epilogue != CUBLASLT_EPILOGUE_DEFAULT))
 		return CUBLAS_STATUS_NOT_SUPPORTED;
-	/* The documented requirements. */
+	/* NVIDIA documents these requirements. */
 	if (desc->aux && desc->aux_ld % 8)
 		return CUBLAS_STATUS_NOT_SUPPORTED;
 	for (; *found < wanted && (unsigned)*found < offered.n; ++*found) {
@@ -226,7 +226,7 @@ static void put(void *p, cudaDataType_t type, uint64_t i, float x)
 		((uint16_t *)p)[i] = type == CUDA_R_16BF ? cudaemu_to_bf16(x) : cudaemu_to_f16(x);
 }
 
-/* The address of element (row, col) of a factor. */
+/* Return the address of element (row, col) of a factor. */
 static uint64_t at(const struct cudaemu_lt_layout *l, cublasOperation_t op, uint64_t row,
 		   uint64_t col)
 {
@@ -235,7 +235,7 @@ static uint64_t at(const struct cudaemu_lt_layout *l, cublasOperation_t op, uint
 	return op == CUBLAS_OP_T ? row * ld + col : col * ld + row;
 }
 
-/* The hardware's tanh, with a relative error of up to 2^-11. */
+/* Compute tanh as the hardware does, with a relative error of up to 2^-11. */
 static float tanh_of_hardware(float x)
 {
 	return tanhf(x) * (1 - 0x1p-11f);
@@ -292,7 +292,7 @@ static bool fits(const void *p, uint32_t alignment)
 	return (uintptr_t)p % alignment == 0;
 }
 
-/* The arguments of cublasLtMatmul, as they are when it is called. */
+/* The arguments of cublasLtMatmul at the time of the call. */
 struct product {
 	struct cudaemu_lt_desc desc;
 	struct cudaemu_lt_layout a_layout, b_layout, c_layout, d_layout;
@@ -301,7 +301,7 @@ struct product {
 	float by[2];
 };
 
-/* op(a), of m rows and k columns, column by column. */
+/* Return op(a), of m rows and k columns, column by column. */
 static float *unpack_a(const struct product *p, uint64_t m, uint64_t k)
 {
 	float *const a = malloc((m * k + 1) * sizeof(*a));
@@ -314,7 +314,7 @@ static float *unpack_a(const struct product *p, uint64_t m, uint64_t k)
 	return a;
 }
 
-/* sums = column `col` of op(a) * op(b); each is summed in the order of i. */
+/* Compute column `col` of op(a) * op(b); sum each element in the order of i. */
 static void multiply(const struct product *p, const float *restrict a, uint64_t m, uint64_t k,
 		     uint64_t col, float *restrict sums)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Replaces nccl_api.c, since an installed NCCL would look for real GPUs: with CUDAEMU_NCCL there
- * is an emulated one. */
+/* Replaces nccl_api.c, since an installed NCCL would look for real GPUs; with CUDAEMU_NCCL there is
+ * an emulated one. */
 #include <stdlib.h>
 
 #include <mpi.h>
@@ -8,7 +8,7 @@
 #include "cudaemu.h"
 #include "ncclemu.h"
 
-/* The device is the host. */
+/* Device addresses are host addresses. */
 void *ncclemu_memory(const void *p)
 {
 	return (void *)p;
@@ -34,7 +34,7 @@ bool ncclemu_is_recorded(cudaStream_t stream)
 	return cudaemu_is_recorded(stream);
 }
 
-/* MPI calls in which the host waits for other ranks, which may wait for this rank's devices. */
+/* In these MPI calls the host waits for other ranks, which may wait for this rank's devices. */
 int MPI_Allreduce(const void *from, void *to, int n, MPI_Datatype type, MPI_Op op, MPI_Comm comm)
 {
 	cudaemu_finish();

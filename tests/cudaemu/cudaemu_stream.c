@@ -31,14 +31,14 @@ struct queued {
 
 struct cudaemu_event {
 	struct mark *mark; /* NULL: not recorded */
-	double at;         /* milliseconds */
+	double at;         /* time in milliseconds */
 	bool timed, recorded;
 	struct cudaemu_graph *graph; /* NULL: not recorded in a capture */
 	struct nodes ends;
 };
 
 cudaStream_t cudaemu_streams;
-/* Protects marks, for which also threads ask that queue nothing. */
+/* Protects marks, which threads that queue nothing also query. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static bool is_running;
 static uint64_t random_state;
@@ -147,7 +147,7 @@ static bool can_run(const struct cudaemu_stream *s)
 	return s->first && is_done(&s->first->waits_for);
 }
 
-/* A random stream whose first operation can be done, or NULL. */
+/* Return a random stream whose first operation can run, or NULL. */
 static cudaStream_t choose(void)
 {
 	cudaStream_t chosen = NULL;
@@ -192,7 +192,7 @@ void cudaemu_finish_stream(cudaStream_t s)
 
 void cudaemu_finish(void)
 {
-	if (is_running) /* an operation waits, not the host */
+	if (is_running) /* the operation waits, not the host */
 		return;
 	for (cudaStream_t s = cudaemu_streams; s; s = s->next)
 		cudaemu_finish_stream(s);
@@ -327,7 +327,7 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t begun, cudaEvent_t ended
 	return cudaSuccess;
 }
 
-/* May be called by a thread that queues nothing. */
+/* Threads that queue nothing may call this. */
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
 	if (event->graph)

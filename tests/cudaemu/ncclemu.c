@@ -33,7 +33,7 @@ static MPI_Datatype type_of(ncclDataType_t t)
 	return t == ncclFloat32 ? MPI_FLOAT : t == ncclFloat64 ? MPI_DOUBLE : MPI_BYTE;
 }
 
-/* NCCL_EMULATED_VERSION, or one that graphs may contain. */
+/* Return NCCL_EMULATED_VERSION, or a version that supports graphs. */
 static ncclResult_t get_version(int *version)
 {
 	const char *const given = getenv("NCCL_EMULATED_VERSION");
@@ -42,7 +42,7 @@ static ncclResult_t get_version(int *version)
 	return ncclSuccess;
 }
 
-/* An id names the rank that leads, and how many it has led. */
+/* An id names the leading rank and how many communicators it has led. */
 struct id {
 	int leader, number;
 };
@@ -56,7 +56,7 @@ static ncclResult_t get_unique_id(ncclUniqueId *id)
 	return ncclSuccess;
 }
 
-/* Every member sends its number in the world to rank 0, which sends all of them back. */
+/* Every member sends its number in the world to rank 0, which returns all of them. */
 static void learn_members(const struct id *id, int n, int r, int *members)
 {
 	const int tag = TAG + id->number;
@@ -132,7 +132,7 @@ static const char *error_string(ncclResult_t r)
 	return r == ncclSuccess ? "no error" : "some error";
 }
 
-/* Sends and receives that are under way. */
+/* Limit of pending sends and receives. */
 #define PENDING_MAX 64
 static MPI_Request pending[PENDING_MAX];
 static int npending;

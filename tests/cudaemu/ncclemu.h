@@ -7,29 +7,28 @@
 #include "gpu/nvidia/nccl_api.h"
 
 /*
- * The calls of NCCL that we use, by MPI.  A group is one operation, in which the calls are
- * executed in their order, which is the same on all ranks, except that what is sent and received
- * is awaited at its end.
+ * NCCL's calls by MPI.  A group is one operation, which runs the calls in their order, the same on
+ * all ranks, and waits for sends and receives at its end.
  */
 extern const struct nccl_api ncclemu;
 
-/* Was a collective queued that will never end? */
+/* Return whether a collective was queued that will never end. */
 extern bool ncclemu_hangs;
 
-/* Is called when an operation has been done. */
+/* Called when an operation has run. */
 void ncclemu_started(void);
 
 /* Called with the size of this rank's operand of a reduction. */
 void ncclemu_reduces(size_t bytes);
 
-/* Queue an operation with a copy of its argument, or do it after the stream's earlier
+/* Queue an operation with a copy of its argument, or run it after the stream's earlier
  * operations. */
 void ncclemu_queue(cudaStream_t stream, void (*run)(void *arg), const void *arg, size_t bytes);
 
 /* Return whether the stream is being captured. */
 bool ncclemu_is_recorded(cudaStream_t stream);
 
-/* The memory behind a device address. */
+/* Return the memory behind a device address. */
 void *ncclemu_memory(const void *p);
 
 #endif

@@ -63,7 +63,7 @@ static const int kinds[CLASSES][KINDS] = {
 	[THREAD] = { EAGAIN },
 };
 
-/* Set before main. */
+/* Set before main runs. */
 static bool on;
 static uint64_t seed, rate;
 static uint64_t within[CLASSES];
@@ -71,7 +71,7 @@ static enum class the_class = CLASSES;
 static uint64_t the_call;
 static struct {
 	uintptr_t begin, end;
-} texts[2]; /* one for the program, and one for its library */
+} texts[2]; /* code ranges: one of the program, one of its library */
 
 static _Atomic uint64_t calls[CLASSES];
 
@@ -129,7 +129,7 @@ static bool is_ours(const void *caller)
 	       (at >= texts[1].begin && at < texts[1].end);
 }
 
-/* How this call fails: an errno, SHORT, or 0. */
+/* Return how this call fails: an errno, SHORT, or 0. */
 static int fault(enum class c, const void *caller)
 {
 	const struct timespec a_while = { 0, 5000000 };
@@ -163,7 +163,7 @@ static int fault_of_fd(enum class c, int fd, const void *caller)
 		       : 0;
 }
 
-/* The fault of a call that returns -1; 1 if it may go on with `*len` bytes. */
+/* Return the result of a call that fails with -1; 1 if it may continue with `*len` bytes. */
 static bool fails(int kind, size_t *len)
 {
 	if (kind == SHORT && *len > 1)
@@ -173,7 +173,7 @@ static bool fails(int kind, size_t *len)
 	return kind > 0;
 }
 
-/* The function that is covered here. */
+/* The libc function that is replaced here. */
 #define REAL(name)                     \
 	static __typeof__(name) *real; \
 	if (!real)                     \
@@ -269,7 +269,7 @@ ssize_t pwrite(int fd, const void *buf, size_t len, off_t off)
 	return fails(kind, &len) ? -1 : real(fd, buf, len, off);
 }
 
-/* A short one takes the first piece alone. */
+/* A short writev writes only the first piece. */
 ssize_t writev(int fd, const struct iovec *iov, int n)
 {
 	const int kind = fault_of_fd(WRITE, fd, HERE);
@@ -442,7 +442,7 @@ int pthread_create(pthread_t *thread, const pthread_attr_t *attr,
 	return kind ? kind : real(thread, attr, start, arg);
 }
 
-/* The first object is the program. */
+/* The first object is the program itself. */
 static int find_text(struct dl_phdr_info *info, size_t size, void *ctx)
 {
 	const bool library = strstr(info->dlpi_name, "/libuckpt.so");

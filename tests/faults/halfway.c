@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The second half of one file cannot be read: pread and mmap fail with EIO, as on a
- * disk with bad sectors.  The environment variable HALFWAY_FILE names the file.  Linked
- * into a test, or preloaded into a program.
+ * Make the second half of one file unreadable: pread and mmap fail with EIO, as on a disk with bad
+ * sectors.  The environment variable HALFWAY_FILE names the file.  Linked into a test, or preloaded
+ * into a program.
  */
 #include <errno.h>
 #include <stdint.h>

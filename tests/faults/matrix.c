@@ -164,7 +164,7 @@ static void remove_dir(const char *dir)
 		printf("cannot remove %s\n", dir);
 }
 
-/* Run a cell in a process of its own. */
+/* Run a cell in its own process. */
 static void run_cell(struct cell c, const char *way, void (*fn)(struct cell *c))
 {
 	pid_t pid;
@@ -179,7 +179,7 @@ static void run_cell(struct cell c, const char *way, void (*fn)(struct cell *c))
 	if (!pid) {
 		alarm(CELL_SECONDS);
 		fn(&c);
-		exit(c.broken); /* with the check for leaks */
+		exit(c.broken); /* exit checks for leaks */
 	}
 	if (pid < 0 || waitpid(pid, &status, 0) != pid)
 		abort();
@@ -194,7 +194,7 @@ static void run_cell(struct cell c, const char *way, void (*fn)(struct cell *c))
 		remove_dir(c.dir);
 }
 
-/* Pack a tag in a separate process, since threads of the library would stay. */
+/* Pack a tag in a separate process: threads of the library would remain. */
 static void pack_tag(const char *tag, const char *pack)
 {
 	struct uckpt_error err = { "" };
@@ -215,7 +215,7 @@ static void pack_tag(const char *tag, const char *pack)
 		exit(1);
 }
 
-/* The run that cells copy: that of tests/good, or with its tag in a pack. */
+/* Make the run that cells copy: from tests/good, or with its tag in a pack. */
 static void make_template(const struct source *s, const char *good)
 {
 	char from[4096], to[100], tag[4200], pack[300];
@@ -234,7 +234,7 @@ static void make_template(const struct source *s, const char *good)
 	pack_tag(tag, pack);
 }
 
-/* Read the whole source, in a separate process like the cells. */
+/* Read the whole source in a separate process, like the cells. */
 static void read_truth(const struct source *s, struct tree *truth)
 {
 	struct cell c = { .source = s, .file = s->files[0] };
@@ -290,7 +290,7 @@ static void run_source(const struct source *s, unsigned mounts, struct tree *tru
 	}
 }
 
-/* Can a file system be mounted here? */
+/* Return whether file systems can be mounted here. */
 static bool can_mount(void)
 {
 	char program[4096];
@@ -304,7 +304,7 @@ int main(int argc, char **argv)
 {
 	const char *const sanitize = getenv("sanitize");
 	const bool sanitized = sanitize && strcmp(sanitize, "no") != 0;
-	/* Files of a source that are damaged under a mount. */
+	/* Number of a source's files that are damaged under a mount. */
 	const unsigned mounts = !can_mount() ? 0 : sanitized ? 1 : COUNT(sources->files);
 	struct tree *const truth = tree_new(), *const got = tree_new();
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A cell of the matrix: damages its file, and compares what the library, a mount or `convert` shows
- * of the source with its former state.
+ * A cell of the matrix: damages its file, and compares the source as the library, a mount or
+ * `convert` shows it with its former state.
  */
 #include "tests/faults/matrix_cell.h"
 
@@ -22,12 +22,12 @@
 #include "tests/faults/matrix_tree.h"
 
 #define NOBODY 65534
-#define RANKS "4" /* of the re-cut view */
+#define RANKS "4" /* ranks of the re-cut view */
 
 static const char *const when_names[WHENS] = { "before it is opened",
 					       "after it was listed" };
 
-/* Words of the message if the damage is found after the tree was listed. */
+/* Words of the message for damage found after the tree was listed. */
 static const struct {
 	const char *name, *words;
 } fault_names[FAULTS] = {
@@ -95,7 +95,7 @@ static void inflict(const struct cell *c)
 		rc |= futimens(fd, now);
 		close(fd);
 		break;
-	case REPLACED: /* by a file that has the same size and time */
+	case REPLACED: /* replace it by a file of the same size and time */
 		snprintf(other, sizeof(other), "%s.new", c->path);
 		fd = open(other, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
 		rc = ftruncate(fd, st.st_size) ||
@@ -119,7 +119,7 @@ static void inflict(const struct cell *c)
 		abort();
 }
 
-/* Does a message name the file, or the rank of a file that was never seen? */
+/* Return whether a message names the file, or the rank of a file that was never seen. */
 static bool is_explained(const struct cell *c)
 {
 	return c->named || c->got->named ||
@@ -136,7 +136,7 @@ static void judge(struct cell *c, const char *prefix)
 	for (unsigned i = 0; i < c->truth->n; i++) {
 		const struct tree_file *const want = &c->truth->v[i], *got;
 
-		/* The file itself is shown as it is, and so is its copy in a tree. */
+		/* The damaged file itself is shown unchanged, and so is its copy in a tree. */
 		if (strncmp(want->path, prefix, len) ||
 		    !strcmp(tree_name(want->path), tree_name(c->file)))
 			continue;
@@ -259,7 +259,7 @@ static pid_t serve(const struct cell *c, const char *mnt, const char *log)
 
 	if (pid)
 		return pid;
-	prctl(PR_SET_PDEATHSIG, SIGTERM); /* unmounts */
+	prctl(PR_SET_PDEATHSIG, SIGTERM); /* SIGTERM unmounts */
 	snprintf(program, sizeof(program), "%s/ucfs", build);
 	snprintf(preload, sizeof(preload), "%s/tests/faults/halfway.so", build);
 	fd = open(log, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);

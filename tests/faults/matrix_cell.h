@@ -10,12 +10,12 @@ struct uckpt;
 /* A checkpoint of tests/good. */
 struct source {
 	const char *name, *good, *tag;
-	const char *files[4]; /* one of each kind, below the tag */
+	const char *files[4]; /* one file of each kind, below the tag */
 	unsigned flags;
 };
 
 #define PACKED 1u    /* the tag is in a pack */
-#define OWN_WORDS 2u /* a changed file is read again, and refused for its new content */
+#define OWN_WORDS 2u /* a changed file is read again, and its new content is refused */
 
 enum fault {
 	MISSING,
@@ -34,16 +34,16 @@ enum when { BEFORE, LISTED, WHENS };
 /* A cell, and the contents of its source before the damage. */
 struct cell {
 	const struct source *source;
-	const char *file; /* below the source */
+	const char *file; /* path below the source */
 	enum fault fault;
 	enum when when;
 	const char *way;
 	const struct tree *truth;
 	struct tree *got;
 	char dir[64], run[128],
-		path[256]; /* scratch, the source, and its faulty file */
+		path[256]; /* scratch directory, source, and damaged file */
 	unsigned said;     /* number of warnings, and of errors when opening */
-	bool named;        /* does one of them name the file? */
+	bool named;        /* whether a message names the file */
 	bool broken;
 };
 
@@ -53,7 +53,7 @@ void cell_broken(struct cell *c, const char *fmt, ...) __attribute__((format(pri
 /* A context whose messages go to the cell. */
 struct uckpt *cell_context(struct cell *c);
 
-/* The ways in: damage the file, read, and compare. */
+/* Ways to read: damage the file, read, and compare. */
 void cell_by_library(struct cell *c);
 void cell_by_convert(struct cell *c);
 void cell_by_mount(struct cell *c);

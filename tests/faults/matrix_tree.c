@@ -128,7 +128,7 @@ static void add(struct tree *t, const char *path, uint64_t size, uint64_t hash)
 	t->n++;
 }
 
-/* A read through the library. */
+/* State of reading through the library. */
 struct reading {
 	struct uckpt *u;
 	const struct tree_fault *fault;
@@ -225,13 +225,14 @@ void tree_list_source(struct uckpt *u)
 	read_node_tree(&(struct reading){ u, NULL, NULL }, UCKPT_ROOT, "");
 }
 
-/* Through a mount, or in a converted tree. */
+/* State of reading a mount or a converted tree. */
 struct walking {
-	const char *root, *path; /* below the root */
+	const char *root, *path; /* path below the root */
 	struct tree *out;        /* NULL: list only */
 };
 
-/* The size is that of the open file: until then the kernel may have one of before the damage. */
+/* Take the size of the open file: before the open, the kernel may have cached that of the undamaged
+ * one. */
 static void read_file(const struct walking *w, const char *full, const char *path)
 {
 	const int fd = open(full, O_RDONLY | O_CLOEXEC);

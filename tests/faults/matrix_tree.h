@@ -12,33 +12,33 @@ struct uckpt;
 #define TREE_FILES 1024
 
 struct tree_file {
-	char path[160]; /* below the root */
+	char path[160]; /* path below the root */
 	uint64_t size, hash;
 };
 
 struct tree {
 	unsigned n;      /* files that were read */
-	unsigned failed; /* and that gave an error */
-	bool named;      /* did an error name the file at fault? */
+	unsigned failed; /* number of files that gave an error */
+	bool named;      /* whether an error names the damaged file */
 	char text[512];  /* message of the last failure */
 	struct tree_file v[TREE_FILES];
 };
 
-/* Memory for a tree, shared with processes that are forked later. */
+/* Allocate a tree that processes forked later share. */
 struct tree *tree_new(void);
 
-/* Copy a directory of regular files with old times, so that a write changes them. */
+/* Copy a directory of regular files, with old times, so that a write changes them. */
 void tree_copy(const char *from, const char *to);
 
-/* The last component of a path. */
+/* Return the last component of a path. */
 const char *tree_name(const char *path);
 
-/* The file at fault, and words that a message must have beside its name. */
+/* The damaged file, and words that a message must contain besides its name. */
 struct tree_fault {
 	const char *path, *words;
 };
 
-/* Does a message name the file and the words? */
+/* Return whether a message contains the name and the words. */
 bool tree_is_named(const struct tree_fault *f, const char *text);
 
 /*
@@ -54,7 +54,7 @@ void tree_read_dir(const char *dir, struct tree *out);
 void tree_list_source(struct uckpt *u);
 void tree_list_dir(const char *dir);
 
-/* The file `path` of `prefix` in a tree, or NULL. */
+/* Return the file `path` of `prefix` in a tree, or NULL. */
 const struct tree_file *tree_find(const struct tree *t, const char *prefix,
 				  const char *path);
 

@@ -18,7 +18,7 @@ faults=$top_builddir/tests/faults/faults.so
 sources=(z1_fp32_dp2 dsuc_gpt2_z3_offload_dp4 moe2_ep2_dp4_z1_bf16 meg_tp2_dp2_z1_bf16
 	hf_trainer autotp2_z3_bf16_dp2)
 
-# The injector's total count of faults; calls chosen by the seed may not happen.
+# Total number of faults; a call that the seed chooses may not happen.
 injected=0
 
 # faulty WORDS PROGRAM ARG...: runs a program with faults; its exit status is in $rc,
@@ -32,8 +32,8 @@ faulty() {
 	injected=$((injected + $(grep -vc ^calls "$tmp/faults" 2>/dev/null)))
 }
 
-# calls NAME PROGRAM ARG...: sets $words to how many calls a command makes, which is
-# measured once for each NAME.
+# calls NAME PROGRAM ARG...: set $words to the number of a command's calls, which is measured once
+# for each NAME.
 calls() {
 	if [ ! -s "$tmp/calls.$1" ]; then
 		faulty seed=0 "${@:2}"
@@ -44,13 +44,13 @@ calls() {
 	[ -n "$words" ] || fail "$1: no calls"
 }
 
-# The source of a seed: its tag's directory.
+# Print the tag directory that a seed chooses.
 source_of() {
 	name=${sources[$1 % ${#sources[@]}]}
 	tag=$good/$name/$(tag_of "$name")
 }
 
-# The converted tag, unmounted; made once.
+# Make the converted tag once, without a mount.
 truth() {
 	[ -d "$tmp/truth/$name" ] && return
 	mkdir -p "$tmp/truth"
@@ -58,21 +58,21 @@ truth() {
 	(cd "$tmp/truth/$name" && find . -type f | sort | xargs md5sum) >"$tmp/truth/$name.md5"
 }
 
-# It ended by itself, and says why if it failed.
+# Check that the program ended by itself, with a message if it failed.
 ended() {
 	[ "$rc" -eq 0 ] && return
 	[ "$rc" -le 2 ] || fail "$what: exit status $rc: $(tail -n 3 "$tmp/said")"
 	grep -qE "^($1|fuse): ." "$tmp/said" || grep -q "^problem: ." "$tmp/out" || fail "$what: no message: $(cat "$tmp/said")"
 }
 
-# Nothing is left in a directory, which is emptied.
+# Check that a directory is empty, or empty it.
 nothing_left() {
 	[ -z "$(ls -A "$1")" ] || fail "$what: left $(cd "$1" && find . | head -n 5 | tr '\n' ' '): $(cat "$tmp/said")"
 	rm -rf "$1"
 	mkdir "$1"
 }
 
-# A tree that has its name when writing the name to the medium failed is whole.
+# If syncing the final name failed, the tree is still whole.
 only_not_synced() {
 	[ -e "$1" ] && grep -q "cannot sync" "$tmp/said"
 }
@@ -88,7 +88,7 @@ part_convert() {
 	mkdir "$tmp/dir"
 	faulty "seed=$seed $words" ucckpt convert "$tag" "$tmp/dir/tree"
 	ended ucckpt
-	# Complete files are kept for the same command.
+	# The same command keeps complete files.
 	if [ "$rc" -ne 0 ] && grep -qE "files are kept|keeps the complete files" "$tmp/said"; then
 		ucckpt convert "$tag" "$tmp/dir/tree" >/dev/null 2>"$tmp/said"
 		rc=$?
@@ -101,7 +101,7 @@ part_convert() {
 	nothing_left "$tmp/dir"
 }
 
-# A damaged checkpoint is never called whole.
+# check never calls a damaged checkpoint whole.
 part_check() {
 	seed=$1
 	source_of "$seed"
@@ -161,7 +161,7 @@ part_unpack() {
 	nothing_left "$tmp/dir"
 }
 
-# The tag that `latest` names is whole, and only tags exist.
+# Check that the tag named by `latest` is whole, and that only tags exist.
 saved() {
 	local left
 
@@ -217,14 +217,14 @@ part_kill_ranks() {
 	wait "$run"
 	[ -e "$tmp/dir/latest" ] && ucckpt check --data "$tmp/dir/$(cat "$tmp/dir/latest")" >"$tmp/checked" 2>&1 ||
 		fail "$what: $(tail -n 3 "$tmp/checked")"
-	# The next run resumes, and removes the remains of the killed one.
+	# The next run resumes, and removes what the killed one left.
 	on_ranks 2 "${saving[@]}" --steps "$(($(sed 's/.*step//' "$tmp/dir/latest") + 1))" --resume --log_dir "$tmp/logs" \
 		--checkpoint_dir "$tmp/dir" >"$tmp/said" 2>&1 || fail "$what: $(tail -n 3 "$tmp/said")"
 	saved "$tmp/dir"
 	rm -rf "$tmp/dir" "$tmp/logs"
 }
 
-# readers N SUMS DIR: N readers at a time; other bytes fail.
+# readers N SUMS DIR: run N parallel readers; wrong bytes fail.
 readers() {
 	local n=$1 i pids=() bad=0
 
@@ -298,7 +298,7 @@ part_kill_server() {
 	unmount
 }
 
-# Two generations of a tag, whose files replace each other.
+# Two generations of a tag replace each other's files.
 generations() {
 	[ -d "$tmp/gen/global_step1" ] && return
 	uctrain "${tiny[@]}" --train_batch_size 2 --steps 2 --checkpoint_interval 1 --log_dir "$tmp/logs" \
@@ -338,7 +338,7 @@ part_replace() {
 	wait "${pids[@]}"
 	touch "$tmp/stop"
 	wait "$swapper"
-	# Every sum is of one generation.
+	# Check that every checksum is of one generation.
 	sort -u "$tmp"/read.* | comm -23 - "$tmp/gen.md5" >"$tmp/wrong"
 	[ -s "$tmp/wrong" ] && fail "$what: bytes of neither generation: $(head -n 3 "$tmp/wrong")"
 	rm -f "$tmp"/read.*
@@ -355,7 +355,7 @@ part_mounts() {
 	unmount
 }
 
-# used: descriptors and resident KiB of the server.
+# used: print descriptors and resident KiB of the server.
 used() {
 	echo "$(ls "/proc/$server/fd" | wc -l) $(awk '/^VmRSS/ { print $2 }' "/proc/$server/status")"
 }
@@ -378,7 +378,7 @@ part_growth() {
 	unmount
 }
 
-# number N: the next number below N of the seed.
+# number N: print the seed's next number below N.
 number() {
 	rng=$(((rng * 1103515245 + 12345) % 2147483648))
 	drawn=$((rng / 8 % $1))
@@ -407,7 +407,7 @@ mutate() {
 	5) dd if="$other" of="$f" bs=64 seek=$((at / 64)) count=2 conv=notrunc status=none ;;
 	6) rm "$f" && mkdir "$f" ;;
 	7) rm "$f" && ln -s . "$f" ;;
-	# In the pickle, which comes first: where a byte counts.
+	# Change a byte of the pickle, which comes first.
 	*) for _ in 1 2 3; do
 		number $((size < 4096 ? size : 4096))
 		at=$drawn

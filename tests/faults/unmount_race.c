@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Preloaded into a server: the unmount comes while it takes a request.  Then Linux
- * answers the read of /dev/fuse with ECONNABORTED instead of ENODEV.
+ * Preloaded into a server: the unmount happens while it reads a request.  Linux then fails the read
+ * of /dev/fuse with ECONNABORTED instead of ENODEV.
  */
 #include <dlfcn.h>
 #include <errno.h>

@@ -57,18 +57,18 @@ static const char *const names[] = { "zero",       "fp32.pt",   TAG, TAG "_hf",
 static struct run {
 	char *dir;
 	char *path, *tag, *shard;
-	struct bytebuf bytes; /* of the shard */
+	struct bytebuf bytes; /* content of the shard */
 } runs[RUNS];
 
 /* A context and its open objects. */
 struct session {
 	struct uckpt *u;
-	const uint8_t *at, *end; /* of the input */
+	const uint8_t *at, *end; /* rest of the input */
 	uint64_t nodes[NODES];
-	size_t n; /* that were seen; the oldest are forgotten */
+	size_t n; /* number of nodes seen; the oldest are forgotten */
 	struct uckpt_file *files[SLOTS];
 	struct uckpt_dir *dirs[SLOTS];
-	struct uckpt_entry entry; /* the last one */
+	struct uckpt_entry entry; /* the last entry seen */
 	struct {
 		struct uckpt_map *map;
 		size_t file;
@@ -121,7 +121,7 @@ static uint8_t byte(struct session *s)
 	return s->at < s->end ? *s->at++ : 0;
 }
 
-/* A number of up to eight bytes, small ones first. */
+/* Return a number of up to eight bytes; small ones take fewer. */
 static uint64_t number(struct session *s)
 {
 	uint64_t v = 0;
@@ -136,7 +136,7 @@ static void see(struct session *s, uint64_t node)
 	s->nodes[s->n++ % NODES] = node;
 }
 
-/* A node that was seen, or its neighbour, or any number. */
+/* Return a node that was seen, its neighbour, or any number. */
 static uint64_t node(struct session *s)
 {
 	const uint8_t which = byte(s);
@@ -207,7 +207,7 @@ static void use_dir(struct session *s)
 	}
 }
 
-/* Close a file, after its mappings. */
+/* Close a file after its mappings. */
 static void close_file(struct session *s, size_t i)
 {
 	for (size_t k = 0; k < SLOTS; k++)
@@ -233,7 +233,7 @@ static void use_map(struct session *s, size_t i)
 		const size_t len = number(s);
 
 		s->maps[k].file = i;
-		if (len < 1 << 20 || len > INT64_MAX) /* it may be copied */
+		if (len < 1 << 20 || len > INT64_MAX) /* the read may copy this much */
 			uckpt_file_map(s->files[i], len, number(s), m, NULL);
 	}
 }
@@ -319,7 +319,7 @@ static void damage(struct session *s)
 		break;
 	case 1:
 		if (truncate(shard, (off_t)(number(s) % s->run->bytes.len)))
-			return; /* it is not there */
+			return; /* the option does not exist */
 		break;
 	default:
 		f = fopen(shard, "r+b");

@@ -18,7 +18,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* A digest of the reported events, in order. */
+/* A digest of the reported events, in their order. */
 struct events {
 	uint64_t sum, calls;
 };
@@ -73,7 +73,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	}
 	assert(!b.failed);
 	if (b.len && read_events(&b, &whole) == 0) {
-		/* A further byte of an incomplete record reports nothing. */
+		/* One more byte of an incomplete record reports nothing. */
 		bytebuf_add_u8(&b, 0);
 		assert(read_events(&b, &cut) == 0);
 		assert(cut.sum == whole.sum && cut.calls == whole.calls);

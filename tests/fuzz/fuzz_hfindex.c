@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The index of a sharded model, of arbitrary bytes: file names are sorted and stay
- * in the directory, and each tensor is in one of them.
+ * The index of a sharded model, of arbitrary bytes: file names are sorted and stay in the
+ * directory, and each tensor is in one file.
  */
 #include <assert.h>
 #include <stddef.h>

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The pickle machine on arbitrary bytes: it reads them or refuses them with a
- * message, and writing what it read reaches a fixed point: the result is read and
- * written to the same bytes.
+ * The pickle machine reads arbitrary bytes or refuses them with a message.  Writing what it read
+ * reaches a fixed point: the result is read and written to the same bytes.
  */
 #include <assert.h>
 #include <errno.h>
@@ -37,8 +36,7 @@ static void write_and_read_again(const struct value *root)
 	if (rc == 0) {
 		rc = pickle_load((struct span){ once.data, once.len }, "again",
 				 &arena, &again, NULL);
-		/* A graph built bottom up may nest deeper than the reader
-		 * allows from the top. */
+		/* A graph built bottom up may nest deeper than the reader allows. */
 		assert(rc == 0 || rc == -E2BIG);
 	}
 	if (rc == 0) {

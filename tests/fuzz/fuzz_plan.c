@@ -45,7 +45,7 @@ enum {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static struct mkpt storages;
-static char *dirs[FLAGS_FILES + 1]; /* by flags */
+static char *dirs[FLAGS_FILES + 1]; /* directories, by flags */
 
 static void remove_dirs(void)
 {

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A whole .pt file of arbitrary bytes, in either of torch's containers: zip
- * directory or chain of pickles; and every tensor and storage that its values
- * describe must lie within the file.
+ * A whole .pt file of arbitrary bytes, in either of torch's containers: zip or chain of pickles.
+ * Every tensor and storage that its values describe must lie within the file.
  */
 #include <assert.h>
 #include <stddef.h>
@@ -16,7 +15,7 @@
 #include "ckpt/format/tensor.h"
 #include "ckpt/format/value.h"
 
-/* Values may form a cyclic graph: the most that are visited. */
+/* Most values to visit, since they may form a cyclic graph. */
 #define VISITS_MAX 4096
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

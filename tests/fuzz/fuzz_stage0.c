@@ -29,7 +29,7 @@ enum { FLAG_TWO_RANKS = 1, DIRS };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static char *dirs[DIRS + 1]; /* by flags */
+static char *dirs[DIRS + 1]; /* directories, by flags */
 
 static void remove_dirs(void)
 {
@@ -44,7 +44,7 @@ static void set_up(void)
 	atexit(remove_dirs);
 }
 
-/* Add the storages that the pickle names by numbers, as torch does. */
+/* Add the storages that the pickle names by numbers, like torch's. */
 static void add_storages(struct mkpt *m, struct span pickle)
 {
 	static uint8_t bytes[STORAGE_MAX];

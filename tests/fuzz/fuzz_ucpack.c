@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A pack of arbitrary bytes.  Its checksums are brought in order first: a fuzzer
- * that has to guess them sees nothing of what is behind them.  Whatever the index
- * says, reads stay within the pack and give the same bytes whole and in parts.
+ * A pack of arbitrary bytes, whose checksums are corrected first: a fuzzer cannot guess them and
+ * would reach nothing behind them.  Whatever the index says, reads stay within the pack and give
+ * the same bytes whole and in parts.
  */
 #include <assert.h>
 #include <stddef.h>
@@ -51,7 +51,7 @@ static int open_bytes(const uint8_t *bytes, size_t size, struct pack **p)
 	return rc;
 }
 
-/* The checksums of tables are in the index. */
+/* The index contains the checksums of tables. */
 static void seal_tables(uint8_t *bytes, size_t size, const struct pack *p)
 {
 	const struct pack_index *const x = pack_index_of(p);

@@ -16,7 +16,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* Mark the bytes [at, at + len); does one of them belong to another member? */
+/* Mark the bytes [at, at + len); abort if one belongs to another member. */
 static void take(uint8_t *taken, uint64_t at, uint64_t len)
 {
 	for (uint64_t i = at; i < at + len; i++)

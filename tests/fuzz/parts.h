@@ -6,10 +6,10 @@
 
 #include "ckpt/base/bytes.h"
 
-/* An input of several files has this between them. */
+/* Separates the files of an input. */
 #define SEPARATOR "\xfe#cut#"
 
-/* The bytes up to the next separator, which is skipped. */
+/* Return the bytes up to the next separator, and skip it. */
 static inline struct span next_part(struct span *rest)
 {
 	const size_t n = sizeof(SEPARATOR) - 1;

@@ -17,7 +17,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* An exact copy, so that reading past the end is noticed. */
+/* Copy the input exactly, so that ASan reports reads past its end. */
 static void run(const char *path)
 {
 	struct bytebuf b = mkpt_load(path);

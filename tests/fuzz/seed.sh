@@ -11,7 +11,7 @@ size_max=12000
 
 mkdir -p "$out/zip" "$out/ptfile" "$out/pickle" "$out/plan" "$out/stage0"
 
-# The pickle of a .pt file.
+# Extract the pickle of a .pt file.
 pickle_of()
 {
 	unzip -p "$1" '*/data.pkl'

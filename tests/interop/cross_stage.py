@@ -30,7 +30,7 @@ class Mount(resume.Mount):
 
 
 def run(case, after, top):
-    """Train with case.stage, resume with `after`: the distance."""
+    """Train with case.stage, resume with `after`; return the distance."""
     os.makedirs(os.path.join(top, "run"))
     log, out = os.path.join(top, "log"), os.path.join(top, "out.pt")
     whole = os.path.join(top, "whole.pt")

@@ -15,7 +15,7 @@ With Lightning 2.6.6, torch 2.15 and DeepSpeed 0.19.8 they differed by at most 3
 import os
 import sys
 
-import resume  # first: DeepSpeed on the CPU
+import resume  # must come first: sets up DeepSpeed on the CPU
 
 import deepspeed
 import torch

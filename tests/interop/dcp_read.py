@@ -14,7 +14,7 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 
 def holds(weights, view):
-    """Are these the weights of TAG_fp32 beside this view, bit for bit?"""
+    """Are the weights bit for bit those of TAG_fp32 beside this view?"""
     true = torch.load(view[:-len("dcp")] + "fp32/pytorch_model.bin", weights_only=True)
     return set(true) == set(weights) and all(
         torch.equal(true[name], weights[name].to(true[name].dtype)) for name in true)

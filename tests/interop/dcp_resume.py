@@ -21,7 +21,7 @@ import os
 import sys
 import typing
 
-import resume  # first: DeepSpeed on the CPU
+import resume  # must come first: sets up DeepSpeed on the CPU
 
 import torch
 import deepspeed
@@ -137,7 +137,7 @@ def train(engine, case, run, rank, world):
         logits = getattr(logits, "logits", logits)[:, :-1].float()
         loss = functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())
         loss = loss * (len(rows) / len(tokens))
-        engine.backward(loss * world)  # gradients are averaged
+        engine.backward(loss * world)  # DeepSpeed averages gradients
         engine.step()
         total = loss.detach().double()
         torch.distributed.all_reduce(total)

@@ -16,7 +16,7 @@ With torchtitan 0.3.0, torch 2.15 and DeepSpeed 0.19.8 they differed by at most 
 import os
 import sys
 
-import resume  # first: DeepSpeed on the CPU
+import resume  # must come first: sets up DeepSpeed on the CPU
 
 import deepspeed
 import torch
@@ -25,9 +25,9 @@ from torch.nn import functional
 import titan_trainer as titan
 from programs import check, torchrun
 
-BEFORE, AFTER = 10, 5  # steps
-# DeepSpeed's stage, whether q, k and v are one matrix, and the ranks and the tensor
-# parallel degrees of torchtitan.  DeepSpeed cannot save such a matrix in stage 3.
+BEFORE, AFTER = 10, 5  # numbers of steps
+# DeepSpeed's stage, whether q, k and v are one matrix, and the ranks and tensor-parallel degrees
+# of torchtitan.  DeepSpeed cannot save such a matrix in stage 3.
 RUNS = ((1, False, ((1, 1), (2, 1), (4, 2))),
         (3, False, ((2, 1),)),
         (1, True, ((2, 1),)))

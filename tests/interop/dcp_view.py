@@ -74,7 +74,7 @@ def load_accelerate(view):
     accelerator.state.fsdp_plugin = plugin
     model = whole_model()
     optimizer = new_optimizer(model)
-    # Adds a setting, initial_lr, which the optimizer then requires.
+    # This adds initial_lr, which the optimizer then requires.
     torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 1)
     model, optimizer = accelerator._prepare_fsdp2(model, optimizer)
     fsdp_utils.load_fsdp_model(plugin, accelerator, model, view)
@@ -106,7 +106,7 @@ def train(model, optimizer, rank, world):
     for _ in curves.STEPS:
         share = len(rows) / curves.BATCH
         loss = model(rows, labels=rows).loss * share
-        (loss * world).backward()  # gradients are averaged
+        (loss * world).backward()  # FSDP averages gradients
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()

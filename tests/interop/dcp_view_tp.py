@@ -31,7 +31,7 @@ from torch.nn import functional
 
 try:
     from torch.distributed.tensor import Replicate
-except ImportError:  # torch 2.4
+except ImportError:  # torch 2.4 has another name
     from torch.distributed._tensor import Replicate
 
 from titan import Titan, WORDS
@@ -59,14 +59,14 @@ def tokens():
 
 
 def share_of_loss(model, rows):
-    """The part of these rows in the mean of all."""
+    """Return these rows' part of the mean over all rows."""
     logits = model(rows)[:, :-1]
     return functional.cross_entropy(logits.flatten(0, 1),
                                     rows[:, 1:].flatten()) * (len(rows) / ROWS)
 
 
 def train(model, rows, step, data_parallel=None):
-    """Return the losses of STEPS; step(loss) is backward and an optimizer's step."""
+    """Return the losses of STEPS; step(loss) runs backward and an optimizer step."""
     losses = []
     for _ in range(STEPS):
         loss = share_of_loss(model, rows)
@@ -100,7 +100,7 @@ def train_and_save(rank, run, stage):
                 "zero_allow_untested_optimizer": True})[0]
 
     def step(loss):
-        engine.backward(loss * SAVED_ON)  # gradients are averaged
+        engine.backward(loss * SAVED_ON)  # DeepSpeed averages gradients
         engine.step()
 
     rows = tokens()[rank::SAVED_ON]
@@ -120,20 +120,20 @@ def load(model, optimizer, view):
 
 
 def shard(model, mesh):
-    """Divide the model by the mesh's dimensions that have more than one rank."""
+    """Divide the model along the mesh dimensions that have more than one rank."""
     if mesh["tp"].size() > 1:
         parallel.parallelize_module(model, mesh["tp"], {
             "tok_embeddings": parallel.RowwiseParallel(input_layouts=Replicate()),
             "output": parallel.ColwiseParallel(output_layouts=Replicate())})
         parallel.parallelize_module(model.layers["0"], mesh["tp"], BLOCK)
     if mesh["dp"].size() > 1:
-        from torch.distributed.fsdp import fully_shard  # not in torch 2.4
+        from torch.distributed.fsdp import fully_shard  # torch 2.4 lacks it
         fully_shard(model.layers["0"], mesh=mesh["dp"])
         fully_shard(model, mesh=mesh["dp"])
 
 
 def follow(rank, view, dp, tp, meet, out):
-    if dp * tp > 1:  # one process needs no group
+    if dp * tp > 1:  # a single process needs no group
         dist.init_process_group("gloo", init_method="file://" + meet, rank=rank,
                                 world_size=dp * tp)
         mesh = init_device_mesh("cpu", (dp, tp), mesh_dim_names=("dp", "tp"))
@@ -141,13 +141,13 @@ def follow(rank, view, dp, tp, meet, out):
     model = Titan(torch.nn.RMSNorm)
     if dp * tp > 1:
         shard(model, mesh)
-    # Not all parameters are divided: foreach cannot take both kinds.
+    # Not all parameters are divided, and foreach cannot mix both kinds.
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-9, weight_decay=0.5,
                                   foreach=False)
     load(model, optimizer, view)
 
     def step(loss):
-        (loss * dp).backward()  # gradients are averaged
+        (loss * dp).backward()  # FSDP averages gradients
         optimizer.step()
         optimizer.zero_grad()
 
@@ -159,7 +159,7 @@ def follow(rank, view, dp, tp, meet, out):
 
 
 def check(run, mount, dp, tp):
-    """Return whether the losses are those of `run`."""
+    """Return whether the losses equal those of `run`."""
     with tempfile.TemporaryDirectory() as top:
         out = os.path.join(top, LOSSES)
         torch.multiprocessing.spawn(

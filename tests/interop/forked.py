@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared by scripts whose ranks are forks: ending a rank, and the losses of a batch that ranks
-divide."""
+"""Shared by scripts that fork their ranks: end a rank, and compute the losses of a divided
+batch."""
 
 import os
 import sys
@@ -13,7 +13,7 @@ LENGTH = 5  # tokens of a row
 
 
 def work_and_exit(work, *args):
-    """End this process with the work: threads of libraries would be waited for."""
+    """End the process without waiting for threads of libraries."""
     status = 1
     try:
         work(*args)
@@ -26,7 +26,7 @@ def work_and_exit(work, *args):
 
 
 def batch(step, rows, vocabulary, rank, ranks):
-    """The rank's rows of a step."""
+    """Return the rank's rows of a step."""
     random = torch.Generator().manual_seed(step)
     ids = torch.randint(0, vocabulary, (rows, LENGTH), generator=random)
     return ids[rank * rows // ranks:(rank + 1) * rows // ranks]

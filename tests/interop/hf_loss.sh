@@ -30,7 +30,7 @@ train() {
 for stage in 1 2 3; do
 	run=$scratch/z$stage
 	train --zero_stage $stage --steps 20 --checkpoint_dir "$run" --run_name z$stage
-	# The loss of a step is computed with the weights before it.
+	# The loss of a step is computed with the weights before that step.
 	train --zero_stage $stage --steps 21 --resume="$run" --run_name next$stage
 	loss=$(awk -F, '$1 == 21 { print $2 }' "$scratch/logs/next$stage/metrics.csv")
 	ucfs "$run" "$mnt" || exit 1

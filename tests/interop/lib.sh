@@ -70,7 +70,7 @@ clean_up() {
 	rm -rf --one-file-system "$scratch"
 }
 
-# Shared memory of ranks goes with the scratch directory, however they end.
+# The scratch directory contains the ranks' shared memory, and is removed however they end.
 on_ranks() {
 	OMPI_MCA_btl_vader_backing_directory=$scratch \
 		OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
@@ -84,8 +84,8 @@ require_megatron() {
 		skip "UCFS_MEGATRON does not name the source of Megatron-DeepSpeed"
 }
 
-# Views of what is not contiguous here, a module that is not imported, two imports of
-# what is not needed, and DeepSpeed's buffers in shared memory, which it leaves there.
+# Patch views of non-contiguous tensors, a missing import, two unneeded imports, and DeepSpeed's
+# buffers in shared memory, which it would leave there.
 copy_megatron() {
 	cp -r "$UCFS_MEGATRON" "$1" && chmod -R u+w "$1" || exit 1
 	sed -i 's/\(query\|key\)_layer\.view(output_size/\1_layer.reshape(output_size/
@@ -96,7 +96,7 @@ copy_megatron() {
 		"$1/megatron/training.py"
 	sed -i '1i import no_shm' "$1/pretrain_gpt.py"
 	cp "$here/no_shm.py" "$1" || exit 1
-	# 128 tokens without merges.
+	# A vocabulary of 128 tokens without merges.
 	"$UCFS_PYTHON" - >"$1/vocab.json" <<-'END'
 		import json
 		print(json.dumps({**{f"t{i}": i for i in range(127)}, "<|endoftext|>": 127}))

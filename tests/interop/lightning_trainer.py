@@ -29,7 +29,7 @@ losses = {}
 
 
 def init_on_cpu(self, *args, init=FullyShardedDataParallel.__init__, **more):
-    """FSDP 1 takes no device, or a number, for a GPU."""
+    """FSDP 1 wants a device number, or nothing, for a GPU."""
     init(self, *args, **{**more, "device_id": torch.device("cpu")})
 
 
@@ -47,7 +47,7 @@ def new_gpt2():
 
 
 def new_optimizer(model):
-    """An optimizer and a schedule whose state decides on the next learning rates."""
+    """Make an optimizer and a schedule whose state determines the next learning rates."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     return optimizer, torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
 
@@ -87,11 +87,11 @@ class Model(lightning.LightningModule):
 
 
 class FSDP(strategies.FSDPStrategy):
-    """Trainer refuses the class itself without a GPU."""
+    """Trainer refuses the class itself if there is no GPU."""
 
 
 class Wrapped(torch.nn.Module):
-    """Has the names of Model's parameters."""
+    """Gives parameters the same names as Model."""
 
     def __init__(self):
         super().__init__()

@@ -29,7 +29,7 @@ def main(view, saved):
     assert not torch.equal(want, logits(load("base"))), "the adapter changes nothing"
     model = peft.PeftModel.from_pretrained(load("base"), view)
     assert torch.equal(want, logits(model)), "PEFT: other logits"
-    # transformers knows no prompt encoders.
+    # transformers supports no prompt encoders.
     if not model.active_peft_config.is_prompt_learning:
         assert torch.equal(logits(load(saved)), logits(load(view))), "transformers: other logits"
     print("ok:", saved)

@@ -15,7 +15,7 @@ import random
 
 import torch
 
-# Of each type: name, bits, fraction bits.
+# For each type: name, bits, fraction bits.
 TYPES = [
     ("float16", torch.float16, torch.int16, 16, 10),
     ("bfloat16", torch.bfloat16, torch.int16, 16, 7),
@@ -26,7 +26,7 @@ NUMBERS = [2.0, 3.0, 7.0, -4.0, 0.1, 0.1**-1, 0.1**-2, (1 / 3)**-2, 2.0**-20]
 
 
 def corners(bits, fraction):
-    """Around zero, the subnormals' end, one, the largest; infinity, NaN."""
+    """Numbers around zero, the end of subnormals, one and the largest; infinity, NaN."""
     sign = 1 << (bits - 1)
     inf = sign - (1 << fraction)
     one = ((1 << (bits - fraction - 2)) - 1) << fraction

@@ -36,18 +36,18 @@ STEPS = 4
 TAG = f"global_step{STEPS}"
 VOCAB = 7
 WIDTH = 5
-ROWS = 2  # of a rank's batch
+ROWS = 2  # rows of a rank's batch
 TOKENS = 3
 
 
 class Small(torch.nn.Module):
-    """Parameters of odd sizes.  `more`: shapes of further parameters, whose squares are added
-    to the loss."""
+    """A model with parameters of odd sizes.  `more`: shapes of further parameters, whose squares
+    are added to the loss."""
 
     def __init__(self, more=(), bare=False, tied=False):
         super().__init__()
         self.embed = None if bare else torch.nn.Embedding(VOCAB, WIDTH)
-        if tied:  # another name, a buffer, a frozen parameter
+        if tied:  # a second name, a buffer, a frozen parameter
             self.head = torch.nn.Linear(WIDTH, VOCAB, bias=False)
             self.head.weight = self.embed.weight
             self.register_buffer("means", torch.randn(WIDTH))
@@ -68,7 +68,7 @@ class Small(torch.nn.Module):
             logits.flatten(0, 1), targets.flatten())
 
 
-# GPT-2 with padding rows in its vocabulary, recorded in its checkpoint.
+# GPT-2 whose checkpoint records padding rows of its vocabulary.
 PADDED_VOCAB = 16
 PADDED = {"universal_checkpoint_version": 0.4,
           "original_vocab_size": 11,
@@ -85,7 +85,7 @@ def gpt2():
 
 
 def by_dimension(model, decay):
-    """Matrices decay, the rest does not."""
+    """Group parameters: matrices decay, the rest does not."""
     split = [[p for p in model.parameters() if (p.dim() > 1) == matrices]
              for matrices in (True, False)]
     return [{"params": ps, "weight_decay": d}
@@ -112,7 +112,7 @@ class Case:
 
 
 def torch_optimizer(name, **options):
-    """An optimizer of torch that DeepSpeed accepts only with an extra option."""
+    """A torch optimizer that DeepSpeed accepts only with an extra option."""
     options.setdefault("lr", 1e-2)
     return lambda params: getattr(torch.optim, name)(params, **options)
 
@@ -132,9 +132,9 @@ def by_config(name, **params):
     return {"optimizer": {"type": name, "params": {"lr": 1e-2, **params}}}
 
 
-# 0.19.8 stops at parameters without dimensions when an engine is made and
-# sends them to all ranks; releases before did not.  Here all ranks have the
-# same seed, so nothing needs to be sent.
+# 0.19.8 fails for parameters without dimensions when it broadcasts them at the creation of an
+# engine; earlier releases did not.  Here all ranks have the same seed, so nothing needs to be
+# sent.
 SCALARS = [("scalar", ()), ("one", (1,)), ("two", (2,))]
 CPU = {"device": "cpu"}
 OFFLOAD = {"offload_optimizer": CPU}
@@ -171,7 +171,7 @@ CASES = [
          config=by_config("Muon")),
     Case("z3_muon_bf16_dp2", 2, 3, "bf16", config=by_config("Muon"),
          zero={"reduce_scatter": False}),
-    # Steps that are Python numbers, and with Adafactor one of each partition.
+    # Steps are Python numbers; Adafactor has one for each partition.
     Case("z1_adafactor_dp2", 2, 1, optimizer=adafactor),
     Case("z3_adafactor_subgroups_dp2", 2, 3, optimizer=adafactor,
          zero={"sub_group_size": 16}),
@@ -185,7 +185,7 @@ CASES = [
          zero={**OFFLOAD, "zenflow": {
              "topk_ratio": 0.5, "select_strategy": "step",
              "select_interval": 2, "update_interval": 2}}),
-    # Odd sizes.
+    # Models with odd sizes.
     Case("z2_few_dp8", 8, 2, bare=True, more=[("a", (3,)), ("b", (1,))]),
     Case("z3_few_dp4", 4, 3, bare=True, more=[("a", (3,)), ("b", (1,))]),
     Case("z1_empty_dp2", 2, 1, more=[("none", (0, 4)), ("one", (1,))]),
@@ -195,7 +195,7 @@ CASES = [
     Case("z1_scalar_dp2", 2, 1, more=SCALARS),
     Case("z2_scalar_bf16_dp1", 1, 2, "bf16", more=SCALARS),
     Case("z3_scalar_dp2", 2, 3, more=SCALARS),
-    # Options.
+    # Options of DeepSpeed.
     Case("z3_fp16_groups_dp2", 2, 3, "fp16", groups=2),
     Case("z3_bf16_subgroups_dp2", 2, 3, "bf16", groups=2,
          zero={"sub_group_size": 16}),
@@ -228,7 +228,7 @@ CASES = [
     # weight decay of Adam moves where nothing uses it.
     Case("pp2_dp1_z1_tied_positions", 2, 1, pp=2,
          optimizer=torch_optimizer("Adam", weight_decay=0.1)),
-    # Without ZeRO.
+    # Cases without ZeRO.
     Case("z0_tied_frozen_buffers_dp2", 2, 0, tied=True),
     Case("z0_groups2_dp2", 2, 0, groups=2),
     Case("z0_fp16_groups2_dp2", 2, 0, "fp16", groups=2),
@@ -282,9 +282,9 @@ def new_engine(case):
         model = Small(case.more, case.bare, case.tied)
     if case.more is SCALARS:
         send_nothing()
-    if case.dtype == "fp16":  # whatever the processor can do
+    if case.dtype == "fp16":  # independent of the processor
         deepspeed.get_accelerator().is_fp16_supported = lambda: True
-    if case.fused:  # as on GPUs: one flat buffer for each group
+    if case.fused:  # like on GPUs: one flat buffer for each group
         deepspeed.runtime.engine.FusedAdam = torch.optim.AdamW
     params = (list(model.parameters()) if case.groups == 1
               else by_dimension(model, 0.1))
@@ -320,9 +320,9 @@ def check_master(engine, states):
     """Check that the master weights round to the model's parameters."""
     for name, p in engine.module.named_parameters():
         if (name, "fp32") not in states or hasattr(p, "positions"):
-            continue  # only a piece; the rules are those of whole parameters
+            continue  # only a piece; the rules apply to whole parameters
         if name == "tied_modules.ends.positions":
-            continue  # each stage has its own
+            continue  # each stage has its own copy
         with deepspeed.zero.GatheredParameters(
                 [p], enabled=hasattr(p, "ds_id")):
             if not torch.equal(states[name, "fp32"].to(p.dtype), p.data):
@@ -330,7 +330,7 @@ def check_master(engine, states):
 
 
 def unsplit_states(engine):
-    """As parallel.whole_states, for all stages of a pipeline."""
+    """Like parallel.whole_states, for all stages of a pipeline."""
     names = {p: n for n, p in engine.module.named_parameters()}
     states, numbers = {}, {}
     for p, master, own in resume.unsplit_parts(engine):
@@ -348,10 +348,10 @@ def unsplit_states(engine):
 
 
 def truth(case, engine, grid):
-    """manifest.json's entry for each parameter."""
+    """Return the entry of manifest.json for each parameter."""
     states, numbers = (parallel.whole_states(engine, grid, case.stage)
                        if case.stage else unsplit_states(engine))
-    if "zenflow" not in case.zero:  # it updates some columns of the model's only
+    if "zenflow" not in case.zero:  # ZenFlow updates only some columns of the model's weights
         check_master(engine, states)
     out = {}
     for (name, state), tensor in states.items():
@@ -384,7 +384,7 @@ def train(rank, case, run_dir, out):
     optimizer_utils.MIN_AIO_BYTES = SWAPPED_BYTES
     engine, grid = new_engine(case)
     divided = (case.tp > 1 or case.pp > 1) and not case.autotp
-    named = case.autotp or case.padded  # arguments, by transformers
+    named = case.autotp or case.padded  # transformers passes tensors as named arguments
     feed = batches(grid.data, parallel.VOCAB if divided else VOCAB)
     for _ in range(STEPS):
         if case.pp > 1:
@@ -409,7 +409,7 @@ def train(rank, case, run_dir, out):
 
 
 def convert(case, case_dir):
-    """The converter's tree, possibly incomplete, and its error."""
+    """Return the converter's tree, possibly incomplete, and its error."""
     tree = os.path.join(case_dir, TAG + "_universal")
     try:
         resume.convert(os.path.join(case_dir, TAG), tree, False,
@@ -422,7 +422,7 @@ def convert(case, case_dir):
 
 
 def last_line(error):
-    """The error at the end of a log; killed ranks report none."""
+    """Return the error at the end of a log; killed ranks report none."""
     lines = [s for s in str(error).splitlines() if "Error" in s[:60]]
     return (lines or str(error).splitlines())[-1]
 

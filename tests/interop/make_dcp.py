@@ -27,7 +27,7 @@ PREFIX = {"lightning_trainer_dp2": "model."}
 
 
 def read_truth(path):
-    """{name: (type, shape, bytes)}"""
+    """Read {name: (type, shape, bytes)}."""
     with open(path, "rb") as f:
         header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
         data = f.read()
@@ -37,7 +37,7 @@ def read_truth(path):
 
 
 def whole_of_megatron(truth):
-    """From the truth of two ranks, which have slices or layers, make the model's."""
+    """Join the truth of two ranks, which have slices or layers, to the model's."""
     slices = {}
     layers = {int(n[4]): {k.split("layers.")[1].split(".")[0] for k in truth
                           if k.startswith(n) and "layers." in k}

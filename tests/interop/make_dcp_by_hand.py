@@ -30,7 +30,7 @@ DECAY = 0.9
 
 def train(model, steps=4):
     average = copy.deepcopy(model)
-    betas = torch.tensor(0.9), torch.tensor(0.99) # as where a graph is captured
+    betas = torch.tensor(0.9), torch.tensor(0.99)  # tensors, as needed for graph capture
     optimizer = torch.optim.AdamW(model.parameters(), lr=torch.tensor(0.01), betas=betas,
                                   foreach=False)
     for _ in range(steps):
@@ -49,7 +49,7 @@ def sha256(tensor):
 
 
 def write(output, name, state, model, optimizer, tag="ckpt", **options):
-    """Save `state` or, if it is in no tag, each of its dicts in a directory."""
+    """Save `state`, or each of its dicts to its own directory if it has no tag."""
     out = os.path.join(output, "dcp_" + name)
     if tag == "ckpt":
         writer = dcp.FileSystemWriter(os.path.join(out, tag), **options)
@@ -73,7 +73,7 @@ def write(output, name, state, model, optimizer, tag="ckpt", **options):
 
 
 def make_buffers():
-    """Types without a storage class, unusual orders of elements, and tensors that are not
+    """Make types without a storage class, unusual orders of elements, and tensors that are not
     plain."""
     return {
         "u16": torch.arange(6).to(torch.uint16),
@@ -91,7 +91,7 @@ def make_buffers():
 
 
 class Kinds(torch.nn.Module):
-    """Buffers that look like parameters; if `frozen`, parameters that are not trained; if
+    """Has buffers that look like parameters; if `frozen`, parameters that are not trained; if
     `floats`, a buffer that differs from them only in not being cut."""
 
     def __init__(self, frozen, floats):
@@ -99,7 +99,7 @@ class Kinds(torch.nn.Module):
         self.embed = torch.nn.Embedding(6, 4)
         self.norm = torch.nn.BatchNorm1d(4)
         self.norm.running_mean.uniform_()
-        self.attn = torch.nn.Module()  # as minGPT's and GPT-2's
+        self.attn = torch.nn.Module()  # named as in minGPT and GPT-2
         self.attn.register_buffer("bias", torch.ones(1, 1, 4, 4).tril())
         self.attn.register_buffer("masked_bias", torch.tensor(-1e4))
         self.attn.register_buffer("mask", torch.ones(4, 4, dtype=torch.bool).tril())
@@ -122,7 +122,7 @@ class Kinds(torch.nn.Module):
         return functional.cross_entropy(self.head(x).flatten(0, 1), ids.flatten())
 
     def kinds(self):
-        """Lines of digests."""
+        """Return lines of digests."""
         return (["buffer %s" % name for name, _ in self.named_buffers()] +
                 ["frozen %s" % name for name, p in self.named_parameters() if not p.requires_grad])
 
@@ -143,7 +143,7 @@ def make_kinds(output):
 
 
 class Net(torch.nn.Module):
-    """Tied names, buffers with the shapes of parameters, and a part that is never trained."""
+    """Has tied names, buffers with the shapes of parameters, and a part that is never trained."""
 
     def __init__(self, norm, spare):
         super().__init__()
@@ -185,14 +185,14 @@ def refused(output, name, state, model):
 
 
 def split_heads(fused, heads, head):
-    """As FusedQKVLinear of torchtitan 0.3 does when its state is saved."""
+    """Does what FusedQKVLinear of torchtitan 0.3 does when its state is saved."""
     rows = fused.unflatten(0, (heads, -1, head))
     parts = rows[:, :-2], rows[:, -2], rows[:, -1]
     return [p.reshape(-1, *fused.shape[1:]).contiguous() for p in parts]
 
 
 def make_fused(output):
-    """Two heads of three rows, each for two heads of queries."""
+    """Has two heads of three rows, each for two heads of queries."""
     model = torch.nn.ModuleDict({"qkv_linear": torch.nn.ModuleDict({
         "wqkv": torch.nn.Linear(5, 24)})})
     q_norm = torch.nn.Parameter(torch.ones(3))
@@ -229,7 +229,7 @@ def make_fused(output):
 
 
 def make_8bit(output):
-    """States of 8 bits: torchao's are a class of tensors, and small ones are plain;
+    """Make 8-bit states: torchao's have their own tensor class, and small ones are plain;
     bitsandbytes (optim/optimizer.py) has codes, and scales of blocks."""
     torch.compile = lambda f=None, **options: f or (lambda g: g)
     from torchao.optim import AdamW8bit
@@ -276,7 +276,7 @@ def main(output):
     write(output, "numbered", {"net": with_lead("module.", model.state_dict()),
                                "optimizer": optimizer.state_dict()}, model, optimizer)
     model, optimizer = train_net(torch.nn.LayerNorm, True)
-    # As torch 2.3 does it.
+    # Save like torch 2.3.
     _version._derived_version = "2_3"
     write(output, "two_dirs", {"model": torch.compile(model).state_dict(),
                                "optimizer": optimizer.state_dict()}, model, optimizer, "step_4")

@@ -40,9 +40,8 @@ CASES = re.compile(r"((old[0-9.]+_)?(z[0123]|meg|pp2|tp[23])_.*|autotp.*"
                    r"|sp2_dp1_z[12].*|pp2_tp2.*|dsuc_gpt2_z3_offload_dp4"
                    r"|moe_ep[12]_dp2_z[12].*)$")
 
-# Checkpoints that cannot be served: which files show it ("open": the names and
-# the model states, "shards": only the optimizer's; "optimizer": weights are
-# served), and why.
+# Checkpoints that cannot be served: the files that show it ("open": names and model states,
+# "shards": only the optimizer's; "optimizer": weights are served), and the reason.
 REFUSED = {
     "meg_tp2_dp2_z1_uc02_uneven": ("open", "an uneven division that version"
                                    " 0.2 did not record"),
@@ -106,7 +105,7 @@ class Tensor:
 
 
 class Inert:
-    """Any object whose contents do not matter."""
+    """Stands for any object whose contents do not matter."""
 
     def __init__(self, *_):
         pass
@@ -137,7 +136,7 @@ class Unpickler(pickle.Unpickler):
 
 
 def widen(bf16):
-    """bfloat16 as float32: the same upper half, a lower half of zeros."""
+    """Convert bfloat16 to float32: the same upper half, and zeros."""
     wide = bytearray(2 * len(bf16))
     wide[2::4] = bf16[0::2]
     wide[3::4] = bf16[1::2]
@@ -145,7 +144,7 @@ def widen(bf16):
 
 
 def tensor_bytes(path):
-    """The one tensor that a universal parameter file holds, as float32."""
+    """Return the single tensor of a universal parameter file, as float32."""
     with zipfile.ZipFile(path) as z:
         stem = z.namelist()[0].split("/")[0]
         obj = Unpickler(io.BytesIO(z.read(stem + "/data.pkl"))).load()
@@ -157,7 +156,7 @@ def tensor_bytes(path):
 
 
 def tree_files(top):
-    """Every file below `top`, as a path relative to it, sorted."""
+    """List every file below `top`, as a relative path, sorted."""
     found = []
     for folder, _, names in os.walk(top):
         found += [os.path.relpath(os.path.join(folder, n), top) for n in names]
@@ -165,7 +164,7 @@ def tree_files(top):
 
 
 def truths(case):
-    """(param, state) -> digest of the true tensor, trained parameters only."""
+    """Map (param, state) to the digest of the true tensor, for trained parameters."""
     out = {}
     for name, param in case["params"].items():
         if param["frozen"]:
@@ -177,7 +176,7 @@ def truths(case):
 
 
 def reference_tree(case_dir):
-    """The converter's best attempt, or None; and whether it is whole."""
+    """Return the converter's best attempt, or None; and whether it is whole."""
     for name in TAG + "_universal_ds0.19.8", TAG + "_universal":
         tree = os.path.join(case_dir, name)
         if os.path.isdir(tree):
@@ -187,7 +186,7 @@ def reference_tree(case_dir):
 
 
 def left_out(tree, truth):
-    """States that the converter does not know and omits."""
+    """Return states that the converter does not know and omits."""
     for param, state in truth:
         path = f"zero/{param}/{state}.pt"
         if not os.path.exists(os.path.join(tree, path)):
@@ -195,8 +194,8 @@ def left_out(tree, truth):
 
 
 def file_lines(tree, truth):
-    """One line per file of the converter's tree.  If its tensor is wrong, only its existence
-    counts."""
+    """Return a line for each file of the converter's tree.  If its tensor is wrong, only its
+    existence counts."""
     for path in tree_files(tree):
         full = os.path.join(tree, path)
         match = re.fullmatch(r"zero/(.+)/([^/]+)\.pt", path)
@@ -221,7 +220,7 @@ def digest_lines(case, case_dir):
         yield f"truth {name} {state} {digest}"
     for name, param in sorted(case["params"].items()):
         for state, (kind, value) in param.get("numbers", {}).items():
-            # Trees of stage 3 have tensors only.
+            # Trees of stage 3 contain only tensors.
             if case["recipe"].get("stage", 0) < 3:
                 yield f"number {name} {state} {kind} {value}"
     tree, whole = reference_tree(case_dir)

@@ -43,7 +43,7 @@ class Net(nn.Module):
         self.lm_head = nn.Linear(H, V, bias=False)
         if tied:
             self.lm_head.weight = self.embed.weight
-        self.register_buffer("scale", torch.arange(1.0, H + 1)) # has the shape of parameters
+        self.register_buffer("scale", torch.arange(1.0, H + 1))  # its shape is a parameter's
 
     def forward(self, ids):
         x = self.embed(ids)
@@ -78,7 +78,7 @@ def write_digests(path, tag, weights, states, step):
 
 
 def groups(model):
-    """The usual groups of trainers: parameters with one dimension do not decay."""
+    """Make the usual groups of trainers: parameters with one dimension do not decay."""
     params = [p for p in model.parameters()]
     return [{"params": [p for p in params if p.ndim > 1], "weight_decay": 0.1},
             {"params": [p for p in params if p.ndim < 2], "weight_decay": 0.0}]
@@ -135,7 +135,7 @@ def save_verl(out, world, rank, model, optimizer):
 
 def fsdp2(case, output, world, rank):
     bf16 = case == "verl_hsdp"
-    # Of four rows the third of three ranks has none.
+    # With four rows, the last of three ranks has none.
     model = Net(tied=True, width=4) if case == "verl_dp3" else Net()
     model = model.to(torch.bfloat16 if bf16 else torch.float32)
     model = wrap(case, model, world)
@@ -186,7 +186,7 @@ def fsdp1(case, output, world, rank):
                  use_orig_params=case != "verl_fsdp1", device_id=torch.device("cpu"))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     steps(model, optimizer, rank)
-    # With offload_to_cpu, where all is on the CPU, torch 2.15 returns one buffer as several states.
+    # With offload_to_cpu on the CPU, torch 2.15 returns one buffer as several states.
     o = FullStateDictConfig(offload_to_cpu=False), FullOptimStateDictConfig(offload_to_cpu=False)
     with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, *o):
         weights = {k: v.clone() for k, v in model.state_dict().items()}

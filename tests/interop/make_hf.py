@@ -90,8 +90,8 @@ def begin(out, case):
 
 
 def some(dtype, *shape):
-    """Numbers including special ones.  For float16 there is no NaN: torch
-    converts those at the end of a tensor differently from others."""
+    """Make numbers including special ones.  Float16 gets no NaN: torch converts those at the end
+    of a tensor differently from others."""
     n = 1
     for d in shape:
         n *= d
@@ -127,7 +127,7 @@ def types(out):
 
 
 def gpt2(out):
-    """As save_pretrained leaves it: several files, tied weights once."""
+    """Save like save_pretrained: several files, tied weights once."""
     torch.manual_seed(1)
     folder = begin(out, "hfdir_gpt2_bf16_sharded")
     config = transformers.GPT2Config(vocab_size=32, n_positions=16, n_embd=8,
@@ -139,14 +139,14 @@ def gpt2(out):
     for name in sorted(os.listdir(folder)):
         if name.endswith(".safetensors"):
             tensors.update(load_file(os.path.join(folder, name)))
-    # Files that are ignored because safetensors come first.
+    # Files that are ignored because safetensors take precedence.
     with open(os.path.join(folder, "pytorch_model.bin"), "w") as f:
         f.write("not looked at\n")
     finish(out, "hfdir_gpt2_bf16_sharded", tensors)
 
 
 def pytorch(out):
-    """A model's state saved by torch.save."""
+    """Save a model's state by torch.save."""
     folder = begin(out, "hfdir_bin")
     group = some(torch.float32, 40)
     wte = some(torch.float32, 6, 4)
@@ -170,7 +170,7 @@ def pytorch(out):
 
 
 def pytorch_sharded(out):
-    """Several files, the second in the container before torch 1.6."""
+    """Save several files, the second in the container before torch 1.6."""
     folder = begin(out, "hfdir_bin_sharded")
     files = {
         "pytorch_model-00001-of-00002.bin": {

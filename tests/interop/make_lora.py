@@ -67,7 +67,7 @@ def trainer(model, out):
 
 
 def engine(model, stage, out, whole=True):
-    """Train four steps, and save as the Trainer would, but with the frozen weights if `whole`."""
+    """Train four steps, and save like the Trainer, but with the frozen weights if `whole`."""
     trained = [p for p in model.parameters() if p.requires_grad]
     engine, *_ = deepspeed.initialize(
         model=model, model_parameters=trained, config={

@@ -33,7 +33,7 @@ EXPERTS = 2
 
 
 def patched(source, output):
-    """A copy of the package that uses CPUs in place of GPUs."""
+    """Make a copy of the package that uses CPUs in place of GPUs."""
     copy = os.path.join(output, "patched")
     if not os.path.isdir(copy):
         shutil.copytree(source, copy)
@@ -52,7 +52,7 @@ def patched(source, output):
         setattr(torch.cuda, name, lambda *a, **k: None)
     torch.cuda.current_device = lambda: torch.device("cpu")
     torch.Tensor.cuda = lambda self, *a, **k: self
-    numpy.product = numpy.prod  # which 0.13 uses
+    numpy.product = numpy.prod  # 0.13 uses it
 
 
 def build(sizes):
@@ -97,7 +97,7 @@ def step(model, ddp, optimizers, number, rank):
         o._copy_model_grads_to_main_grads()
         for group in o.optimizer.param_groups:
             group["step"] = number
-            # As Megatron-LM's scheduler has it.
+            # Matches Megatron-LM's scheduler.
             group["weight_decay"] = .01 * group["wd_mult"]
         o.optimizer.step()
         o._copy_main_params_to_model_params()
@@ -105,7 +105,7 @@ def step(model, ddp, optimizers, number, rank):
 
 
 def key_of(name, first_expert):
-    """The name of a parameter in a checkpoint, and the number of its expert, or None."""
+    """Return the name of a parameter in a checkpoint, and the number of its expert, or None."""
     name = name.replace("input_layernorm.", "self_attention.linear_qkv.layer_norm_")
     name = name.replace("pre_mlp_layernorm.", "mlp.linear_fc1.layer_norm_")
     found = re.search(r"local_experts\.(\d+)", name)
@@ -115,7 +115,7 @@ def key_of(name, first_expert):
 
 
 def ranges(model, optimizers, tp, first_expert):
-    """This rank's part of each parameter: a range of its slice's elements."""
+    """Return this rank's part of each parameter: a range of its slice's elements."""
     names = {p: n for n, p in model.named_parameters()}
     for o in optimizers:
         for buffers in o.gbuf_ranges:
@@ -132,7 +132,7 @@ def ranges(model, optimizers, tp, first_expert):
 
 
 def whole(all_ranges):
-    """{(name, state): tensor}"""
+    """Return {(name, state): tensor}."""
     slices, dims = {}, {}
     for (name, expert), dim, tp, shape, part, states in all_ranges:
         dims[name] = dim
@@ -146,7 +146,7 @@ def whole(all_ranges):
             v = [parts[k] for k in sorted(parts) if k[0] == e]
             if dims[name] is None:
                 v = v[:1]
-            elif "linear_fc1.weight" in name and len(v) > 1: # gates, then values
+            elif "linear_fc1.weight" in name and len(v) > 1:  # gates first, then values
                 v = [h for i in (0, 1) for h in [x.chunk(2)[i] for x in v]]
             experts.append(torch.cat(v, dims[name] or 0) if len(v) > 1 else v[0])
         t = torch.stack(experts) if ".experts." in name else experts[0]

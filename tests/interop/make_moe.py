@@ -96,7 +96,7 @@ class MoeNet(nn.Module):
 
 
 class Experts(nn.Module):
-    """All experts of a layer in two tensors, as in Hugging Face's Mixtral."""
+    """Has all experts of a layer in two tensors, like Hugging Face's Mixtral."""
 
     def __init__(self, experts, inner):
         super().__init__()
@@ -107,7 +107,7 @@ class Experts(nn.Module):
 
 
 class SparseLayer(nn.Module):
-    """AutoEP finds and replaces its `mlp`."""
+    """A block whose `mlp` AutoEP finds and replaces."""
 
     def __init__(self, config):
         super().__init__()
@@ -170,7 +170,7 @@ def gather(part, group):
 
 
 def flat_tensors(master, state):
-    """(state, tensor) of everything partitioned like the master weights."""
+    """Yield (state, tensor) for everything partitioned like the master weights."""
     yield "fp32", master.detach()
     for name, value in state.items():
         if torch.is_tensor(value) and value.dim() == 1:
@@ -178,7 +178,7 @@ def flat_tensors(master, state):
 
 
 def truth_zero12(optimizer):
-    """(parameter, state, its elements), from the merged groups."""
+    """Yield (parameter, state, its elements) from the merged groups."""
     for i, group in enumerate(optimizer.round_robin_bit16_groups):
         master = optimizer.single_partition_of_fp32_groups[i]
         state = optimizer.optimizer.state[master]
@@ -210,8 +210,8 @@ def weights_of(param, stage):
 
 
 def expert_coordinates(model):
-    """name -> (name in the whole model, number of the expert-parallel rank that has the piece;
-    None if it is the whole)."""
+    """Map name to (name in the whole model, number of the expert-parallel rank that has the
+    piece; None if it is the whole)."""
     from deepspeed.moe.layer import MoE
     from deepspeed.module_inject.auto_ep_layer import AutoEPMoELayer
     from deepspeed.utils import groups
@@ -234,7 +234,7 @@ def expert_coordinates(model):
 
 
 def local_truth(engine, stage):
-    """(name, piece, state) -> tensor, as this rank knows them."""
+    """Map (name, piece, state) to the tensor that this rank has."""
     names = {id(p): n for n, p in engine.module.named_parameters()}
     experts = expert_coordinates(engine.module)
     walk = truth_zero3 if stage == 3 else truth_zero12
@@ -255,7 +255,7 @@ def local_truth(engine, stage):
 
 
 def merge_truth(ranks):
-    """All ranks' truth as name -> state -> tensor."""
+    """Gather all ranks' truth as name -> state -> tensor."""
     known = {}
     for truth in ranks:
         for key, tensor in truth.items():
@@ -285,7 +285,7 @@ def make_engine(case, rank, config, seed):
     model = make_model(case)
     random = torch.Generator().manual_seed(100 + rank)
     for name, param in model.named_parameters():
-        # Experts start as equal copies; change them, so that they can be distinguished.
+        # Experts start as equal copies; change them to make them distinguishable.
         if ".experts." in name and name.endswith(case.get("frozen", "?")):
             param.data.normal_(generator=random)
             param.requires_grad_(False)
@@ -303,7 +303,7 @@ def gather_truth(case, engine):
 
 
 def train(case, rank, folder):
-    """Called in each rank's process."""
+    """Run in each rank's process."""
     join_ranks(case, rank, os.path.join(folder, "rendezvous"))
     engine = make_engine(case, rank, {}, seed=4)
     random = torch.Generator().manual_seed(100 + rank)
@@ -326,7 +326,7 @@ def run_rank(work, case, rank, folder):
 
 
 def run_ranks(work, case, folder):
-    """work(case, rank, folder) in a process for each rank."""
+    """Run work(case, rank, folder) in a process for each rank."""
     fork = multiprocessing.get_context("fork")
     ranks = [fork.Process(target=run_rank, args=(work, case, rank, folder))
              for rank in range(case["world"])]
@@ -378,8 +378,8 @@ def digest_lines(folder):
 
 
 def copy_models(checkpoint, tree):
-    """Put the original model states into the converter's tree: it saves those of AutoEP once
-    more, to add what they have had since 0.19."""
+    """Restore the original model states in the converter's tree: for AutoEP it saves them again,
+    to add what newer releases than 0.18 record."""
     for name in os.listdir(tree):
         if name.endswith("_model_states.pt"):
             shutil.copy(os.path.join(checkpoint, name), tree)

@@ -95,7 +95,7 @@ def norm(dtype, rows, c):
 
 
 def linear(dtype, rows, ic, oc, residual, gelu):
-    """With gelu both ways of it: behind the product, and before it."""
+    """Compute gelu both ways: behind the product, and before it."""
     x, w, b = new(dtype, rows, ic), new(dtype, ic, oc), new(dtype, oc)
     y = torch.addmm(b, x, w)
     dy = new(dtype, rows, oc, grad=False)

@@ -53,7 +53,7 @@ def add_buffers(m):
 
 
 def change_frozen(m):
-    """After DeepSpeed has broadcast them, which gloo cannot for all types."""
+    """Runs after DeepSpeed's broadcast, for which gloo lacks some types."""
     m.f8.data = m.f8.data.to(torch.float8_e4m3fn)
     m.turned.data = m.turned.data.t().contiguous().t()
     m.u16.data = m.u16.data.to(torch.uint16)

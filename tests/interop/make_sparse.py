@@ -19,7 +19,7 @@ from torch.serialization import skip_data
 
 
 def grow(x, n):
-    """Tensors, shapes and places in partitions, `n` times as large."""
+    """Multiply tensors, shapes and places in partitions by `n`."""
     if torch.is_tensor(x):
         shape = (x.shape[0] * n, *x.shape[1:]) if x.ndim else ()
         with tempfile.NamedTemporaryFile() as hole:

@@ -14,7 +14,7 @@ import random
 from huggingface_hub.serialization._base import split_state_dict_into_shards_factory
 
 CASES = [
-    (400, [32, 12, 308, 140, 20, 20, 20, 140, 28, 308]),  # of a real export
+    (400, [32, 12, 308, 140, 20, 20, 20, 140, 28, 308]),  # from a real export
     (100, [100]),
     (100, [101]),
     (100, [60, 40, 1]),  # full to the byte

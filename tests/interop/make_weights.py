@@ -51,7 +51,7 @@ def find_tag(digests):
 
 
 def frozen_of_stage1(tag, state):
-    """Entries of `module` that the state dict lacks, except aliases."""
+    """Return entries of `module` that the state dict lacks, except aliases."""
     path = os.path.join(tag, "mp_rank_00_model_states.pt")
     if not os.path.exists(path):
         return {}
@@ -65,7 +65,7 @@ def frozen_of_stage1(tag, state):
 
 
 def mend(tag, state, notes):
-    """The state dict as it should have been."""
+    """Return the correct state dict."""
     path = glob.glob(os.path.join(tag, "*mp_rank_00_model_states.pt"))[0]
     saved = torch.load(path, map_location="cpu", weights_only=False)
     buffers = set(saved["buffer_names"])
@@ -89,7 +89,7 @@ def mend(tag, state, notes):
 def plain(state, notes):
     out = {}
     for name, t in state.items():
-        if not isinstance(t, torch.Tensor):  # of stage 3, before it is gathered
+        if not isinstance(t, torch.Tensor):  # partitioned by stage 3, not yet gathered
             out[name] = t
             continue
         if t.layout != torch.strided or t.is_quantized or t.is_conj() or t.is_neg():
@@ -140,7 +140,7 @@ def convert(run, tag, variant, out, notes):
 
 
 def listing(path):
-    """The tensors of a file of torch.save, one line for each."""
+    """Return a line for each tensor of a torch.save file."""
     text = ""
     for name, t in torch.load(path, map_location="cpu").items():
         shape = "x".join(str(n) for n in t.shape) or "-"

@@ -23,8 +23,8 @@ data=$good/megatron/data
 
 clip=1
 
-# go_on DIRECTORY TAG TENSOR PIPE DATA TYPE FLAG...: steps 21 to 25 of Megatron's, "step
-# loss" per line in $scratch/theirs
+# go_on DIRECTORY TAG TENSOR PIPE DATA TYPE FLAG...: run Megatron's steps 21 to 25; write "step
+# loss" per line to $scratch/theirs.
 go_on() {
 	local from=$1 tag=$2 t=$3 p=$4 d=$5 type=$6 bf16='' flag=()
 	local micro=$((8 / d / 4))
@@ -55,7 +55,7 @@ go_on() {
 	sed -n 's/.*iteration  *\([0-9]*\)\/.*lm loss: \([^ ]*\).*/\1 \2/p' "$scratch/log" >"$scratch/theirs"
 }
 
-# loses_what LIMIT METRICS: compares the losses with those of the trainer's own steps.
+# loses_what LIMIT METRICS: compare the losses with those of the trainer's own steps.
 loses_what() {
 	awk -F'[, ]' -v limit="$1" '
 	FNR == NR { if (FNR > 1) ours[$1] = $2; next }
@@ -82,7 +82,7 @@ expect() {
 	fi
 }
 
-# save_on RANKS NAME FLAG...: 100 steps of uctrain's, saved in $run
+# save_on RANKS NAME FLAG...: train 100 steps with uctrain, saved in $run.
 save_on() {
 	run=$scratch/$2
 	metrics=$scratch/$2-log/metrics.csv
@@ -94,7 +94,7 @@ save_on() {
 		</dev/null >"$scratch/log" 2>&1 || fail "$2: $(tail -n 5 "$scratch/log")"
 }
 
-# Saved by ranks | tensor-parallel | stages | type | apart at most
+# Saved by ranks | tensor-parallel | stages | type | largest difference
 stage=1
 while read -r ranks tensor pipe type limit; do
 	case=t$tensor-p$pipe-$type
@@ -113,7 +113,7 @@ done <<<"4 2 2 fp32 1e-5
 2 1 1 fp32 1e-5
 2 2 1 bf16 3e-3"
 
-# Without its pipeline engine, where DeepSpeed's converter fails.
+# Without Megatron's pipeline engine DeepSpeed's converter fails.
 stage=2
 save_on 4 stage2 --tensor_model_parallel_size 2 --zero_stage 2
 ucfs "$run" "$mnt" || fail "stage2: mounted"
@@ -124,14 +124,14 @@ for other in "1 1 2" "2 1 1"; do
 done
 fusermount3 -u "$mnt"
 
-# converts: is the mount's tree the one that DeepSpeed's converter makes of $run?
+# converts: check that the mount's tree equals the one that DeepSpeed's converter makes of $run.
 converts() {
 	"$UCFS_PYTHON" -m deepspeed.checkpoint.ds_to_universal --input_folder "$run/global_step20" \
 		--output_folder "$run-tree" >"$scratch/log" 2>&1 &&
 		diff -r "$run-tree" "$mnt/global_step20_universal"
 }
 
-# In stage 3 neither, and there the converter reads it.
+# Stage 3 has no pipeline engine either, but the converter can read it.
 stage=3
 while read -r ranks tensor type limit; do
 	case=stage3-t$tensor-$type
@@ -152,8 +152,8 @@ done <<<"2 1 bf16 3e-3
 2 1 fp32 1e-5
 4 2 fp32 1e-5"
 
-# Ranks that cut sequences, in Megatron's way or Ulysses', save the same files: the converter reads
-# them, and Megatron goes on from the files and from the mount, also without cutting.
+# Ranks that cut sequences, in Megatron's way or Ulysses', save the same files: the converter
+# reads them, and Megatron continues from the files and from the mount, also without cutting.
 while read -r stage ranks tensor pipe cut more; do
 	case=$cut-z$stage-p$pipe
 	# shellcheck disable=SC2086 # a flag, with a number or without
@@ -172,7 +172,7 @@ done <<<"1 2 2 1 sequence_parallel
 1 4 1 2 sequence_parallel_size=2
 3 2 1 1 sequence_parallel_size=2 --no-pipeline-parallel"
 
-# In stage 0 only from its files.  DeepSpeed's norm then counts shared parameters more than once.
+# Stage 0 resumes only from its files.  DeepSpeed's norm then counts shared parameters repeatedly.
 stage=0 clip=1000
 while read -r ranks tensor pipe type limit more; do
 	case=stage0-t$tensor-p$pipe-$type

@@ -14,22 +14,22 @@
 require_programs ucfs ucckpt fusermount3 sha256sum
 require_ucfs
 make_scratch mnt
-# Files below a private directory are packed for its owner alone.
+# Files below a private directory are packed for its owner only.
 chmod 755 "$scratch"
 
-# tree DIR: lists everything below it with mode, size and time, and the digests of all files.  Views
-# that cannot be served fail alike when packed: errors are compared, too.
+# tree DIR: list everything below it with mode, size and time, and the digests of all files.
+# Views that cannot be served fail in the same way when packed, so errors are compared, too.
 tree() {
 	(cd "$1" && find . ! -path ./.ucfs -printf '%P %M %s %T@\n' | sort &&
 		find . -type f ! -path ./.ucfs -print0 | sort -z | xargs -0 -r sha256sum) 2>&1
 }
 
-# mount SOURCE: true once it is mounted.
+# mount SOURCE: mount it, and wait until it is mounted.
 mount() {
 	ucfs "$1" "$mnt" >"$scratch/mount" 2>&1 && mountpoint -q "$mnt"
 }
 
-# views DIR: lists the mounted views of tag $name.
+# views DIR: list the mounted views of tag $name.
 views() {
 	local view
 	for view in universal hf fp32; do
@@ -66,7 +66,7 @@ pack_tag() {
 	mount "$run/b" || { fail "$tag: mount of the pack: $(cat "$scratch/mount")"; return; }
 	views >"$scratch/packed"
 	fusermount3 -u "$mnt"
-	# Messages name the directory or the pack.
+	# Messages contain the name of the directory or the pack.
 	sed -i "s|$run/[ab]/||g; s|\.ucpack||g" "$scratch/views" "$scratch/packed"
 	cmp "$scratch/views" "$scratch/packed" || fail "$tag: views"
 	grep -q '^view universal' "$scratch/views" && mounted=$((mounted + 1))

@@ -20,19 +20,18 @@ LLAMA_VOCAB = 7
 WIDTH = 8
 INNER = 12
 LAYERS = 1
-BLOCKS = 4  # of a pipeline: the converter divides them by the number of stages
+BLOCKS = 4  # pipeline layers: the converter divides them by the number of stages
 
 
 def parts_of(odd):
-    """Rows of the fused projection's three parts, each divided separately. DeepSpeed's loader
-    can only divide evenly."""
+    """Return rows of the fused projection's three parts, each divided separately. DeepSpeed's
+    loader can only divide evenly."""
     return (8, 3, 3) if odd else (8, 4, 4)
 
 
 class Grid:
-    """Ranks of `tp` tensor-parallel and `pp` pipeline ranks in the order of
-    DeepSpeed's topologies: tensor ranks are neighbours, then come data ranks
-    for Megatron, pipeline stages last."""
+    """Orders `tp` tensor-parallel and `pp` pipeline ranks like DeepSpeed's topologies: tensor
+    ranks are neighbours, then come data ranks for Megatron, pipeline stages last."""
 
     def __init__(self, tp=1, pp=1, dp=1):
         self.tp, self.pp, self.dp = tp, pp, dp
@@ -80,11 +79,11 @@ class Grid:
     get_tensor_model_parallel_group = get_model_parallel_group
 
 
-# Activations that the ranks of a layer exchange.
+# Activations that a layer's ranks exchange.
 
 
 class ToAll(torch.autograd.Function):
-    """The same on all ranks; their gradients are added up."""
+    """The value is the same on all ranks; backward sums the gradients."""
 
     @staticmethod
     def forward(ctx, x, group):
@@ -99,7 +98,7 @@ class ToAll(torch.autograd.Function):
 
 
 class AddUp(torch.autograd.Function):
-    """The sum over all ranks, on all of them."""
+    """Sums over all ranks, on all of them."""
 
     @staticmethod
     def forward(ctx, x, group):
@@ -112,7 +111,7 @@ class AddUp(torch.autograd.Function):
         return grad, None
 
 
-# The rows or columns of a whole tensor on rank r of n.
+# Rows or columns of a whole tensor on rank r of n.
 
 
 def all_of(whole, r, n):
@@ -132,7 +131,7 @@ def rows_of_halves(whole, r, n):
 
 
 def shares(rows, n):
-    """Sizes as equal as possible, larger ones first."""
+    """Return sizes as equal as possible, larger ones first."""
     return [rows // n + (r < rows % n) for r in range(n)]
 
 
@@ -144,7 +143,7 @@ def rows_of_parts(parts):
 
 
 def held(whole, cut, grid):
-    """The parameter that a rank holds of `whole`."""
+    """Make the parameter that a rank holds of `whole`."""
     index = torch.arange(whole.numel()).view(whole.shape)
     n, r = grid.tp, grid.tensor
     p = torch.nn.Parameter(cut(whole, r, n).clone())
@@ -189,18 +188,18 @@ class Block(torch.nn.Module):
 
 
 def padded_vocab(tp):
-    """Other numbers of ranks need other paddings."""
+    """Return the padding for another number of ranks."""
     return -(-VOCAB // (3 * tp)) * 3 * tp
 
 
 def vocab_rows(grid):
-    """The rows of the padded vocabulary on a rank."""
+    """Return the rows of the padded vocabulary on a rank."""
     return torch.arange(padded_vocab(grid.tp)).chunk(grid.tp)[grid.tensor]
 
 
 class Embedding(torch.nn.Module):
-    """With `length`, also of positions, which the last stage of a pipeline has without using
-    them, as in Megatron."""
+    """Embeds tokens.  With `length` also positions, which the last stage of a pipeline has
+    without using them, as in Megatron."""
 
     def __init__(self, grid, seed, length=0):
         super().__init__()
@@ -224,7 +223,7 @@ class Embedding(torch.nn.Module):
 
 
 def loss_of(grid, logits, targets):
-    """The squared distance to the true words, over all ranks' rows."""
+    """Return the squared distance to the true words, over all ranks' rows."""
     mine = vocab_rows(grid)
     error = logits.float() - (targets.unsqueeze(-1) == mine).float()
     total = (error * (mine < VOCAB)).square().sum() / targets.numel()
@@ -232,9 +231,9 @@ def loss_of(grid, logits, targets):
 
 
 class TensorModel(torch.nn.Module):
-    """Megatron's division of a transformer's layers, with tied embeddings.  An odd model also
-    has parameters that can be saved, but not loaded on other ranks: uneven parts, and a vector
-    that each rank trains separately."""
+    """Divides a transformer's layers like Megatron, with tied embeddings.  An odd model also has
+    parameters that can be saved, but not loaded on other ranks: uneven parts, and a vector that
+    each rank trains separately."""
 
     def __init__(self, grid, odd=False):
         super().__init__()
@@ -251,7 +250,7 @@ class TensorModel(torch.nn.Module):
 
 
 def pipeline(grid, length=0):
-    """The same layers as a pipeline, with the embedding at both ends."""
+    """Has the same layers as a pipeline, with the embedding at both ends."""
     axes = deepspeed.runtime.pipe.topology.ProcessTopology(
         axes=["pipe", "data", "model"], dims=[grid.pp, grid.dp, grid.tp])
 
@@ -268,7 +267,7 @@ def pipeline(grid, length=0):
 
 
 def uc_info(grid, odd=False, pipe=False, positions=False):
-    """universal_checkpoint_info of these models."""
+    """Return universal_checkpoint_info of these models."""
     block = r"\d+\." if pipe else r"layers\.\d+\."
     words = "tied_modules.ends.words" if pipe else "embedding.words"
     info = {
@@ -292,13 +291,13 @@ def uc_info(grid, odd=False, pipe=False, positions=False):
         info["parameter_to_average_patterns"] = [block + "mean"]
     if pipe:
         info["pipeline_replicated_parameter_patterns"] = [words]
-    if positions:  # Megatron's patterns have them, though no stage shares them
+    if positions:  # Megatron's patterns name them, though no stage shares them
         info["pipeline_replicated_parameter_patterns"] += [
             "tied_modules.ends.positions"]
     return info
 
 
-# AutoTP, which divides a model by itself.
+# AutoTP divides a model by itself.
 
 
 def llama():
@@ -312,7 +311,7 @@ def llama():
 
 
 def autotp_positions(tp):
-    """The elements that AutoTP assigns to this rank, found with a model whose elements are
+    """Return the elements that AutoTP assigns to this rank, found with a model whose elements are
     their own positions."""
     model = llama()
     for p in model.parameters():
@@ -334,7 +333,7 @@ def set_positions(engine, positions):
 
 
 def own_parts(engine, grid, stage):
-    """This rank's parameters and flat buffers, so that another can read it."""
+    """Return this rank's parameters and flat buffers, so that another rank can read them."""
     names = {p: n for n, p in engine.module.named_parameters()}
     places = {}
     for p, name in names.items():
@@ -368,8 +367,8 @@ def whole_momenta(engine, names, parts):
 
 
 def slices_of(ranks, stage):
-    """(parameter, state) -> flat slice of one tensor-parallel rank, from the
-    parts of its data-parallel ranks, in order."""
+    """Map (parameter, state) to the flat slice of one tensor-parallel rank, joined from the parts
+    of its data-parallel ranks, in order."""
     cut = resume.cut_each if stage == 3 else resume.cut_concatenated
     out = {}
     for g, (names, buffers, numbers) in enumerate(ranks[0]["parts"]):
@@ -387,7 +386,7 @@ def slices_of(ranks, stage):
 
 
 def place(slices, places):
-    """A whole tensor from one slice of each tensor-parallel rank."""
+    """Join a whole tensor from one slice of each tensor-parallel rank."""
     if places[0]["positions"] is None:
         return slices[0].view(places[0]["whole"])
     if places[0]["mean"]:
@@ -399,8 +398,8 @@ def place(slices, places):
 
 
 def whole_states(engine, grid, stage):
-    """(parameter, state) -> tensor, and parameter -> other values of its group (step); on every
-    rank."""
+    """Return (parameter, state) -> tensor, and parameter -> other values of its group (step); on
+    every rank."""
     ranks = [None] * torch.distributed.get_world_size()
     torch.distributed.all_gather_object(ranks, own_parts(engine, grid, stage))
     by_place = {}

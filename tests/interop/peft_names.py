@@ -64,7 +64,7 @@ def same(a, b):
 
 
 def source(key, tensor, state, tuner):
-    """the name of the model that a name in the file is made of, or None"""
+    """Return the model's name that a name in the file derives from, or None."""
     found = [n for n in state if same(state[n], tensor)]
     for short in (lambda n: tuner._remove_adapter_name_from_key(n, "mine"),
                   lambda n: n.replace(".modules_to_save.mine", "")):

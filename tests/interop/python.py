@@ -37,7 +37,7 @@ def same(a, b, what):
 
 
 def run_of(case):
-    """The run that has the case's tag, the tag, and the options that it needs."""
+    """Return the run with the case's tag, the tag, and the options that it needs."""
     with open(f"{GOOD}/{case}.digests", encoding="utf-8") as f:
         facts = {line.split()[0]: line.split()[1] for line in f
                  if line.startswith(("tag ", "rules "))}
@@ -47,7 +47,7 @@ def run_of(case):
 
 
 def compare_weights(tag, mounted, dtype):
-    """All names of pytorch_model.bin, with the elements of model.safetensors."""
+    """Return all names of pytorch_model.bin, with the elements of model.safetensors."""
     weights = tag.state_dict(dtype)
     names = {}
     for path in glob.glob(mounted + "_fp32/*.bin"):
@@ -80,7 +80,7 @@ def compare_parameters(tag, mounted):
 
 
 def deepspeed_converts(case):
-    """False without digests of weights: it is not DeepSpeed's checkpoint."""
+    """Return False without digests of weights: it is not DeepSpeed's checkpoint."""
     path = f"{GOOD}/{case}.weights"
     if not os.path.exists(path):
         return False
@@ -89,8 +89,9 @@ def deepspeed_converts(case):
 
 
 def compare_with_deepspeed(run, tag, weights):
-    """zero_to_fp32.py lacks frozen parameters of stage 1, and confuses parameters without
-    elements.  False, after printing a line, if the script itself fails, as for a sparse buffer."""
+    """Run zero_to_fp32.py, which lacks frozen parameters of stage 1 and confuses parameters
+    without elements.  Return False, after printing a line, if the script itself fails, as for a
+    sparse buffer."""
     try:
         with open(os.devnull, "w", encoding="utf-8") as nothing, \
                 contextlib.redirect_stdout(nothing), contextlib.redirect_stderr(nothing):
@@ -121,7 +122,7 @@ def check_cases(cases):
 
 
 def check_model():
-    """A model with tied embeddings loads its weights by all their names."""
+    """Check that a model with tied embeddings loads its weights by all their names."""
     config = transformers.GPT2Config(n_layer=2, n_head=2, n_embd=32, vocab_size=256,
                                      n_positions=32, bos_token_id=0, eos_token_id=0)
     for case in "gpt2_z1_fp32_dp4", "gpt2_z3_fp32_dp4":
@@ -135,7 +136,7 @@ def check_model():
 
 
 def check_fsspec(run, name):
-    """Programs that open ucfs:// read the same data."""
+    """Check that programs that open ucfs:// read the same data."""
     copy = f"{SCRATCH}/run"
     shutil.copytree(run, copy)
     tensors = {"a": torch.arange(1000.0), "b": torch.ones(3, 5)}

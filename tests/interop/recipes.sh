@@ -18,10 +18,11 @@ make_scratch unused
 examples=$(realpath "$here/../../examples")
 PATH=$(dirname "$UCFS_PYTHON"):$PATH
 export PYTHONDONTWRITEBYTECODE=1 TMPDIR=$scratch
-unset DS_ACCELERATOR # DeepSpeed finds out
+unset DS_ACCELERATOR # let DeepSpeed detect it
 on_cpu=$here/on_cpu${PYTHONPATH:+:$PYTHONPATH}
 
-# same_losses WHOLE RESUMED: of lines "step N loss LOSS" RESUMED has those of steps 5 to 8.
+# same_losses WHOLE RESUMED: check that RESUMED has the losses of steps 5 to 8, in lines "step N
+# loss LOSS".
 same_losses() {
 	awk '$1 != "step" { next }
 	NR == FNR { whole[$2] = $4; next }
@@ -45,8 +46,8 @@ follow() {
 	return 1
 }
 
-# In $HOME, where the recipe has them: Megatron-DeepSpeed with the flags that it needs without
-# a GPU, and its data.
+# The recipe expects Megatron-DeepSpeed in $HOME, here with the flags that it needs without a GPU,
+# and its data.
 prepare_megatron() {
 	local HOME=$scratch/home
 	mkdir -p "$HOME/data"

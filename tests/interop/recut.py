@@ -71,11 +71,11 @@ def load(rank, case, load_dir, tag, again, out):
 
 
 def expected(case, to):
-    """Keys that may differ.  The configuration is that of the new run, which was
-    started with another batch size.  Stage 3 records neither clip_grad, for which
-    an engine of another stage then keeps its own, nor param_alignment_paddings,
-    without which such an engine aligns what it loads as it is configured to.  Stage 1
-    does not tell that there are no frozen parameters: they may have been excluded."""
+    """Keys that may differ.  The configuration is that of the new run, which was started with
+    another batch size.  Stage 3 records neither clip_grad, so that an engine of another stage
+    keeps its own, nor param_alignment_paddings, so that such an engine aligns what it loads by
+    its configuration.  Stage 1 does not record that there are no frozen parameters: they may have
+    been excluded."""
     crossed = ("clip_grad", "param_alignment_paddings")
     frozen = ("frozen_param_shapes", "frozen_param_fragments")
     return (("ds_config",) + (crossed if case.stage == 3 and to < 3 else ())
@@ -83,7 +83,7 @@ def expected(case, to):
 
 
 def describe(a, b, ignored, path=""):
-    """Paths at which two loaded objects differ."""
+    """Return the paths at which two loaded objects differ."""
     if type(a) is not type(b):
         return [f"{path}: {type(a).__name__}, {type(b).__name__}"]
     if isinstance(a, dict):
@@ -101,7 +101,7 @@ def describe(a, b, ignored, path=""):
         return [d for i, (x, y) in enumerate(zip(a, b))
                 for d in describe(x, y, ignored, f"{path}/{i}")]
     if torch.is_tensor(a):
-        # A view's module keeps the storages of the ranks that saved it, or has one storage for each
+        # A view's module keeps the storages of the ranks that saved it, or has one for each
         # tensor.
         stored = not path.startswith(("/module", "/frozen_param_fragments"))
         facts = [(t.dtype, t.shape, t.stride(), t.requires_grad)
@@ -121,13 +121,13 @@ def unequal(a, b, path):
 
 
 def zero_padding(value, stage):
-    """Slots of stage 3 beyond a parameter's end hold anything in DeepSpeed's own
-    files: differences there are not counted."""
+    """Ignore differences in slots of stage 3 beyond a parameter's end, which hold anything in
+    DeepSpeed's own files."""
     return [d for d in value if stage < 3 or not d.endswith(": elements")]
 
 
 def compare_files(view, again, stage, ignored):
-    """Numbers of equal files and of all files, and the differences of the others."""
+    """Return the numbers of equal files and of all files, and the differences of the others."""
     names = sorted(n for n in os.listdir(again) if n.endswith(".pt"))
     if names != sorted(os.listdir(view)):
         return 0, len(names), [f"{sorted(os.listdir(view))}, {names}"]
@@ -144,7 +144,7 @@ def compare_files(view, again, stage, ignored):
 
 
 def run(case, to, top):
-    """The problems, the distance, and the number of equal files."""
+    """Return the problems, the distance, and the number of equal files."""
     os.makedirs(os.path.join(top, "run"))
     whole, out = os.path.join(top, "whole.pt"), os.path.join(top, "out.pt")
     again, log = os.path.join(top, "again"), os.path.join(top, "log")

@@ -30,7 +30,7 @@ TAG = "global_step10"
 STEPS = range(11, 21)
 BATCH, WORDS, LENGTH = 16, 256, 32
 
-# Other stages add gradients up in another order.
+# Other stages sum gradients in another order.
 LIMIT = {"fp32": 2e-6, "bf16": 2e-3}
 
 
@@ -57,7 +57,7 @@ def new_engine(stage, dtype, micro, universal):
 
 
 def train(engine, rank, world, micro):
-    """The loss of each step: the mean over ranks and micro-batches."""
+    """Return the loss of each step: the mean over ranks and micro-batches."""
     rows, losses = tokens()[rank::world], []
     for _ in STEPS:
         total = torch.zeros((), dtype=torch.float64)
@@ -72,7 +72,7 @@ def train(engine, rank, world, micro):
 
 
 def views(stage, world):
-    """Name of a view, the engine's stage, load_universal."""
+    """Return the name of a view, the engine's stage, and load_universal."""
     yield f"{TAG}_universal", stage, True
     yield f"{TAG}_dp{world}", stage, False
     for other in {1, 2, 3} - {stage}:

@@ -41,13 +41,13 @@ import resume
 
 GOOD = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "good")
 
-# Case, end of a path: torch casts states to the type of the weights as it loads them.
+# Case and end of a path: torch casts loaded states to the type of the weights.
 EXPLAINED = {"z2_muon_bf16_dp3": "/momentum_buffer",
              "z3_muon_bf16_dp2": "/momentum_buffer"}
 
 
 class Keeper(torch.optim.Optimizer):
-    """Starts with the checkpoint's states, all zeros, and keeps the loaded ones."""
+    """Starts with the checkpoint's states, all zero, and keeps the loaded ones."""
 
     def __init__(self, params, states):
         self.states = states
@@ -86,7 +86,7 @@ class Checkpoint:
         zero = optim["optimizer_state_dict"]
         self.base = zero["optimizer_state_dict" if self.stage == 3
                          else "base_optimizer_state"]
-        # With elastic_checkpoint it is a list of states.
+        # With elastic_checkpoint the state is a list.
         self.elastic = isinstance(self.base, list)
         states = self.base if self.elastic else self.base["state"].values()
         self.states = sorted({key for s in states for key, v in s.items()
@@ -99,7 +99,7 @@ class Checkpoint:
         return found
 
     def groups(self, order):
-        """Names of the parameters of each group of the optimizer."""
+        """Return the names of the parameters of each group of the optimizer."""
         groups = [list(g) for g in self.model["param_shapes"]]
         if self.stage == 3:
             groups = [[n for i in g["params"] for n in groups[i]]
@@ -155,7 +155,7 @@ def new_engine(checkpoint):
 
 
 def accept_everything():
-    """Cases that DeepSpeed refuses on CPUs, or whose optimizer it does not know."""
+    """Return cases that DeepSpeed refuses on CPUs, or whose optimizer it does not know."""
     from deepspeed.accelerator import get_accelerator
 
     kind = type(get_accelerator())
@@ -174,7 +174,7 @@ def load(rank, world, good, mount, tag, again, out):
     states, numbers = parallel.whole_states(
         engine, types.SimpleNamespace(stage=0, tensor=0, data=rank, pp=1, tp=1),
         checkpoint.stage)
-    client.pop("checkpoint_parallel_dimensions", None)  # DeepSpeed's own
+    client.pop("checkpoint_parallel_dimensions", None)  # DeepSpeed adds this itself
     engine.save_checkpoint(again, tag=tag, client_state=client)
     if rank == 0:
         own = checkpoint.model["ds_version"] == deepspeed.__version__
@@ -196,7 +196,7 @@ def compare_truth(lines, states, numbers):
         if kind == "truth":
             name, state, want = field
             if (name, state) not in states:
-                # Frozen ones have a truth, but no state.
+                # Frozen parameters have a truth, but no state.
                 found += [f"{name} {state}: missing"] if state != "fp32" else []
                 continue
             compared += 1

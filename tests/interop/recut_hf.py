@@ -29,11 +29,11 @@ import resume
 BEFORE, AFTER = 2, (1, 4)
 SAVED, STEPS, ROWS, LENGTH, WORDS = 2, 4, 8, 9, 61
 LR = 5e-3
-LIMIT = LR / 1000  # states that were lost would show as LR
+LIMIT = LR / 1000  # lost states would show as a difference of LR
 
 
 class Mount(resume.Mount):
-    """The run, its tags re-cut under their own names."""
+    """Mount the run with its tags re-cut under their own names."""
 
     def __init__(self, source, where, ranks):
         super().__init__(source, where)
@@ -47,7 +47,7 @@ class Mount(resume.Mount):
 
 
 def use_cpus():
-    """Accelerate does not expect DeepSpeed on several CPU ranks."""
+    """Replaces a check: Accelerate does not support DeepSpeed on several CPU ranks."""
     accelerate.PartialState._prepare_backend = lambda *_, **__: (
         "gloo", accelerate.DistributedType.MULTI_CPU)
 
@@ -100,7 +100,7 @@ def with_accelerate(stage, world, directory, start):
         accelerator.load_state(os.path.join(start, "saved"))
         loader = accelerator.skip_first_batches(loader, SAVED)
     for step, batch in enumerate(loader, SAVED if start else 0):
-        accelerator.backward(engine(**batch).loss)  # it steps, too
+        accelerator.backward(engine(**batch).loss)  # backward also steps
         if step + 1 == SAVED:
             accelerator.save_state(os.path.join(directory, "saved"))
     return engine
@@ -120,7 +120,7 @@ def train(rank, program, stage, world, directory, start, out):
 
 
 def run(program, stage, top):
-    """How far each number of ranks is from the uninterrupted run."""
+    """Return how far each number of ranks is from the uninterrupted run."""
     whole, source = os.path.join(top, "whole.pt"), os.path.join(top, "run")
     os.makedirs(source)
     resume.on_ranks(BEFORE, train, os.path.join(top, "log"), program, stage,

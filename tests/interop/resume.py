@@ -51,7 +51,7 @@ def cases():
                        before, after, False)
     for stage in 1, 2, 3:
         yield Case(f"z{stage}_bf16_4to2", stage, "bf16", 4, 2, False)
-    # As the Hugging Face Trainer saves it: one level deeper, and without
+    # Saved like the Hugging Face Trainer: one level deeper, and without
     # universal_checkpoint_info.
     for stage in 2, 3:
         yield Case(f"trainer_z{stage}_fp32_2to4", stage, "fp32", 2, 4, True)
@@ -59,7 +59,7 @@ def cases():
 
 STEPS = 4
 TAG = f"global_step{STEPS}"
-ROWS = 8  # of a batch; each rank gets the same number
+ROWS = 8  # rows of a batch; each rank gets the same number
 TOKENS = 5
 VOCAB = 31
 WIDTH = 97  # odd, so that nothing divides evenly among ranks
@@ -67,9 +67,9 @@ INNER = 33
 LR = 5e-3
 DECAY = 0.1
 
-# Largest difference from the uninterrupted run on another number of ranks.  The gradients then
-# differ by roundings, 2^-24 or 2^-9 of them, and Adam scales both alike; LR bounds what a step can
-# do.
+# Largest difference from the uninterrupted run on another number of ranks.  Gradients then differ
+# by rounding errors, 2^-24 or 2^-9 of them, and Adam scales both alike; LR bounds the effect of a
+# step.
 TOLERANCE = {"fp32": 1e-6, "bf16": LR / 5}
 
 
@@ -95,9 +95,8 @@ def decays_of(case):
 
 
 def groups_of(model, case):
-    """Matrices decay, the rest does not; or, with groups by stage, all decay,
-    in one group in stage 3 and in two in the others, as in Megatron-DeepSpeed.
-    """
+    """Group parameters: matrices decay, the rest does not; or, with groups by stage, all decay,
+    in one group in stage 3 and in two in the others, as in Megatron-DeepSpeed."""
     if case.groups_by_stage and case.stage == 3:
         return [{"params": list(model.parameters()), "weight_decay": DECAY}]
     split = [p for p in model.parameters() if p.dim() > 1], \
@@ -128,7 +127,7 @@ def new_engine(case, world, universal):
 
 
 def train_step(engine, rank, world):
-    """One step on the data of this step; the loss of all rows."""
+    """Make one step on its data; return the loss of all rows."""
     chance = torch.Generator().manual_seed(100 + engine.global_steps)
     batch = torch.randint(0, VOCAB, (2, ROWS, TOKENS), generator=chance)
     tokens, targets = batch[:, rank::world]
@@ -156,8 +155,8 @@ def swapped_in(zero, group):
 
 
 def local_parts(engine, stage):
-    """This rank's share, per flat buffer: its parameters in order, the buffer of each state,
-    and the optimizer's other values (step)."""
+    """Return this rank's share, per flat buffer: its parameters in order, the buffer of each
+    state, and the optimizer's other values (step)."""
     zero = engine.optimizer
     if stage == 3:
         pairs = zip(zero.fp16_groups, zero.fp32_partitioned_groups_flat)
@@ -176,12 +175,12 @@ def local_parts(engine, stage):
 
 
 def cut_concatenated(sizes, shares):
-    """ZeRO 1 and 2: one vector, cut anywhere between the ranks."""
+    """Join ZeRO 1 and 2: one vector, cut anywhere between the ranks."""
     return torch.cat(shares)[:sum(sizes)].split(sizes)
 
 
 def cut_each(sizes, shares):
-    """ZeRO 3: each parameter dealt out by itself, in equal pieces."""
+    """Join ZeRO 3: each parameter is divided by itself into equal pieces."""
     world, start = len(shares), 0
     for size in sizes:
         piece = math.ceil(size / world)
@@ -190,7 +189,7 @@ def cut_each(sizes, shares):
 
 
 def unsplit_parts(engine):
-    """Without ZeRO: each parameter, its master weight and its states."""
+    """Without ZeRO: return each parameter, its master weight and its states."""
     wrapper = engine.optimizer
     if hasattr(wrapper, "fp32_groups_flat"):
         for params, flat in zip(wrapper.fp16_groups, wrapper.fp32_groups_flat):
@@ -210,7 +209,7 @@ def unsplit_parts(engine):
 
 
 def whole_states(engine, stage, world):
-    """(parameter, state) -> tensor, on every rank."""
+    """Return (parameter, state) -> tensor, on every rank."""
     out = {}
     cut = cut_each if stage == 3 else cut_concatenated
     names = {p: n for n, p in engine.module.named_parameters()}
@@ -246,7 +245,7 @@ def snapshot(engine, case, world, **more):
             "global_steps": engine.global_steps, **more}
 
 
-# The function that each rank runs.
+# Each rank runs this function.
 
 
 def train(rank, case, run_dir, out):
@@ -264,9 +263,9 @@ def train(rank, case, run_dir, out):
 
 
 def mend_loaded(engine, case):
-    """Two effects of DeepSpeed's ZeRO 3 loader on any source, without which a run with several
-    groups would continue differently: it gives all groups the hyperparameters of the first, and
-    all flat buffers one and the same step, which each of them then counts up."""
+    """Apply two effects of DeepSpeed's ZeRO 3 loader on any source, without which a run with
+    several groups would continue differently: all groups get the hyperparameters of the first,
+    and all flat buffers share one step, which each of them then counts up."""
     optimizer = engine.optimizer.optimizer
     for group, decay in zip(optimizer.param_groups, decays_of(case)):
         group["weight_decay"] = decay
@@ -305,8 +304,8 @@ def rank_main(rank, world, what, meet, log, args):
 
 
 def on_ranks(world, what, log, *args):
-    """Call what(rank, *args) in `world` processes; they are forks, because importing DeepSpeed
-    takes longer than everything else."""
+    """Call what(rank, *args) in `world` forked processes, because importing DeepSpeed takes
+    longer than everything else."""
     fork = multiprocessing.get_context("fork")
     meet = log + ".meet"
     ranks = [fork.Process(target=rank_main,
@@ -318,7 +317,7 @@ def on_ranks(world, what, log, *args):
         running = ranks
         while running:
             multiprocessing.connection.wait([r.sentinel for r in running])
-            # After a failure of one process the others would wait for ever.
+            # If one process failed, the others would wait forever.
             if any(r.exitcode for r in ranks):
                 raise RuntimeError("a rank failed: " + tail(log))
             running = [r for r in running if r.exitcode is None]
@@ -333,7 +332,7 @@ def tail(path):
         return path + ":\n" + "".join(f.readlines()[-25:])
 
 
-# The two ways to a universal checkpoint.
+# Two ways to a universal checkpoint.
 
 
 def convert(tag_dir, tree, inject, log):
@@ -363,7 +362,7 @@ class Mount:
 
 
 def same_tree(a, b):
-    """Every file of either is in both, with the same bytes."""
+    """Check that both have the same files with the same bytes."""
     listing = [sorted((os.path.relpath(folder, top), sorted(files))
                       for folder, _, files in os.walk(top)) for top in (a, b)]
     return listing[0] == listing[1] and all(
@@ -377,7 +376,7 @@ def bits(tensor):
 
 
 def differences(a, b):
-    """The differences of two snapshots, by name."""
+    """Return the differences of two snapshots, by name."""
     found = [key for key in a if key != "states" and a[key] != b[key]]
     if list(a["states"]) != list(b["states"]):
         return found + ["names"]
@@ -390,14 +389,14 @@ def differences(a, b):
 
 
 def distance(a, b):
-    """The largest difference of any element of any state; without bfloat16
-    weights, which are the master weights rounded."""
+    """Return the largest difference of any element of any state, without bfloat16 weights, which
+    are rounded master weights."""
     return max((x.double() - b["states"][key].double()).abs().max().item()
                for key, x in a["states"].items() if x.dtype == torch.float32)
 
 
 def run_case(case, top):
-    """Train, convert, mount and resume; returns the result of `compare`."""
+    """Train, convert, mount and resume; return the result of `compare`."""
     os.mkdir(top)
     run = os.path.join(top, "run")
     place = "checkpoint-4" if case.trainer else "."
@@ -434,8 +433,8 @@ def run_case(case, top):
 
 
 def compare(case, identical, results):
-    """The problems, the number of tensors compared, the distance to the
-    uninterrupted run, and the losses of both."""
+    """Return the problems, the number of tensors compared, the distance to the uninterrupted run,
+    and the losses of both."""
     reference = results["converter"]
     found = [f"{name}, {moment}: {what}"
              for name in ("latest", "tag")
@@ -445,7 +444,7 @@ def compare(case, identical, results):
     allowed = 0 if case.before == case.after else TOLERANCE[case.dtype]
     if not distance(reference["loaded"], reference["stepped"]) > 0:
         found.append("the step changed nothing")
-    if not far <= allowed:  # also if not a number
+    if not far <= allowed:  # also true for NaN
         found.append(f"uninterrupted: differs by {far}, more than {allowed}")
     if not identical:
         found.append("the trees differ")

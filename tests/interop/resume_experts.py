@@ -29,7 +29,7 @@ RUNS = [
     ("autoep2_dp2_z3", dict(ep=1)),
     ("autoep2_dp4_z3_bf16", dict(world=2)),
 ]
-# The same for re-cuts: if the number of ranks is no multiple, experts are on fewer.
+# The same for re-cuts: if the number of ranks is not a multiple, experts are on fewer.
 MIXED = dict(world=4, ep=(4, 2, 2), stage=1)
 RECUTS = [
     ("moe_ep2_dp4_z2", dict(world=1, ep=1)),
@@ -48,7 +48,7 @@ RECUTS = [
 
 
 def load(case, rank, folder):
-    """Called in each rank's process."""
+    """Run in each rank's process."""
     make_moe.join_ranks(case, rank, os.path.join(folder, "rendezvous.load"))
     universal = {"checkpoint": {"load_universal": True}}
     engine = make_moe.make_engine(

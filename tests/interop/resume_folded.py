@@ -30,7 +30,7 @@ import deepspeed
 
 LIMIT = 1e-6
 STEPS, MORE = 3, 6
-ROWS = 8  # of a batch, shared by data-parallel ranks
+ROWS = 8  # rows of a batch, divided among data-parallel ranks
 SIZE, INNER = 8, 12
 TP = 2
 
@@ -58,7 +58,7 @@ class Net(make_moe.SparseNet):
 
 
 class PlainMlp(nn.Module):
-    """AutoEP's layer with its parameters' names, without DeepSpeed."""
+    """Has AutoEP's layer with its parameters' names, without DeepSpeed."""
 
     def __init__(self):
         super().__init__()
@@ -88,7 +88,7 @@ def config(case):
     spec = [("column", r".*\.up\.weight$"), ("row", r".*\.down\.weight$"), ("skip", r".*")]
     return make_moe.make_config(case) | {
         "train_micro_batch_size_per_gpu": ROWS // case["dp"],
-        "gradient_clipping": 0.0,  # norms of divided gradients are DeepSpeed's own
+        "gradient_clipping": 0.0,  # DeepSpeed computes norms of divided gradients in its own way
         "checkpoint": {"load_universal": case["name"].startswith("tag_universal")},
     } | ({} if case["tp"] == 1 else {
         "tensor_parallel": {"autotp_size": TP, "partition_config": {
@@ -128,14 +128,14 @@ def follow(case, rank, folder):
     engine = make_engine(case, 5)
     path, _ = engine.load_checkpoint(folder + ".mnt", tag=case["name"].split(".")[0])
     assert path, "nothing was loaded"
-    if case["stage"] == 3:  # a universal tree gives all sub-groups one tensor (stage3.py)
+    if case["stage"] == 3:  # with a universal tree all sub-groups share one tensor (stage3.py)
         for state in engine.optimizer.optimizer.state.values():
             state["step"] = state["step"].clone()
     forked.finish(case, rank, folder, steps(case, engine, rank, range(STEPS, STEPS + MORE)))
 
 
 def follow_fsdp(case, rank, folder):
-    """Without DeepSpeed."""
+    """Train without DeepSpeed."""
     world = case["world"]
     make_moe.join_ranks(case, rank, os.path.join(folder, "rendezvous." + case["name"]))
     torch.manual_seed(6)

@@ -14,7 +14,7 @@ parameters, which nothing but type, name and shards tells apart.
 import os
 import sys
 
-import resume  # first: DeepSpeed on the CPU
+import resume  # must come first: sets up DeepSpeed on the CPU
 
 import forked
 import make_dcp_by_hand
@@ -32,8 +32,8 @@ LIMIT = 1e-6
 STEPS, MORE = 3, 6
 ROWS = 6
 OPTIONS = dict(lr=1e-2, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
-TOKENS = 6  # that both models have
-# Number of ranks that train, and arguments of make_dcp_by_hand.Kinds.
+TOKENS = 6  # vocabulary of both models
+# Number of training ranks, and arguments of make_dcp_by_hand.Kinds.
 KINDS = {"buffers": (1, False, True), "frozen": (1, True, False), "cut": (2, True, True)}
 
 

@@ -20,9 +20,9 @@ import make_cases
 import parallel
 import resume
 
-# Left out are states that DeepSpeed 0.19.8 cannot load from any tree: Muon's momentum, which it
-# cuts like other states, though ZeRO 1 and 2 keep whole matrices unless they are offloaded; NAdam's
-# mu_product, a number that is not the step; and with ZeRO 3 all states but Adam's.
+# Leave out states that DeepSpeed 0.19.8 cannot load from any tree: Muon's momentum, which it cuts
+# like other states, though ZeRO 1 and 2 keep whole matrices unless they are offloaded; NAdam's
+# mu_product, a number other than the step; and with ZeRO 3 all states but Adam's.
 CASES = ("z1_sgd_dp2", "z1_adagrad_dp2", "z2_rmsprop_dp2", "z2_amsgrad_dp2",
          "z1_lion_dp2", "z1_cpuadagrad_dp2", "z1_cpuadam_dp2",
          "z1_adafactor_dp2",
@@ -37,7 +37,7 @@ def step(engine, feed):
 
 
 def go(rank, case, place, load, out):
-    """Train and save, or load; take a step, and note before and after."""
+    """Train and save, or load; take a step, and record the states before and after."""
     case.config["checkpoint"] = {"load_universal": load}
     engine, grid = make_cases.new_engine(case)
     feed = make_cases.batches(grid.data, make_cases.VOCAB)

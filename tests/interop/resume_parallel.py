@@ -66,7 +66,7 @@ MODELS = {"tensor": parallel.TensorModel, "pipe": parallel.pipeline,
 STEPS = resume.STEPS
 ROWS = 8
 TOKENS = 4
-MICRO = 2  # micro-batches of a pipeline
+MICRO = 2  # number of micro-batches of a pipeline
 
 
 def world(ranks):
@@ -100,7 +100,7 @@ def new_engine(case, ranks, universal):
 
 
 def train_step(engine, grid, kind):
-    """One step on the data of this step; the loss of all rows."""
+    """Make one step on its data; return the loss of all rows."""
     chance = torch.Generator().manual_seed(100 + engine.global_steps)
     words = parallel.LLAMA_VOCAB if kind == "autotp" else parallel.VOCAB
     batch = torch.randint(0, words, (2, ROWS, TOKENS),
@@ -117,7 +117,7 @@ def train_step(engine, grid, kind):
 
 
 def all_ranks(engine, stage):
-    """Each rank's state, and the merged one, named as in resume.py."""
+    """Return each rank's state, and the merged one, named as in resume.py."""
     mine = {("module", n): p.detach().clone()
             for n, p in engine.module.named_parameters()}
     for g, (_, buffers, others) in enumerate(
@@ -169,8 +169,8 @@ def go_on(rank, case, load_dir, tag, out):
 
 
 def run_case(case, top):
-    """Train, convert, mount, resume: the problems, the number of tensors
-    compared, the distance, the losses."""
+    """Train, convert, mount, resume; return the problems, the number of tensors compared, the
+    distance, the losses."""
     run, converted = os.path.join(top, "run"), os.path.join(top, "converted")
     os.makedirs(run)
 

@@ -15,7 +15,7 @@ import sys
 
 import torch
 
-# Before torchtitan is imported, which has no other way to select the CPU.
+# Must precede the import of torchtitan, which cannot select the CPU otherwise.
 torch._utils._get_available_device_type = lambda: "cpu"
 torch.cpu.current_device = lambda: 0
 
@@ -34,7 +34,7 @@ from torchtitan.trainer import Trainer
 ROWS, LENGTH, WORDS = 8, 16, 2048
 HEADS, KV_HEADS = 16, 4
 LR, BETAS, DECAY = 1e-3, (0.9, 0.95), 0.1
-ALL_STEPS = 20  # of the schedule
+ALL_STEPS = 20  # steps of the schedule
 
 losses = {}
 
@@ -55,7 +55,7 @@ def log(_, step, loss, *_args, **_more):
 
 
 def set_factor(self, factor, set_it=FSDPModule.set_gradient_divide_factor):
-    """Gloo can add gradients, but not multiply them as well."""
+    """Gloo can sum gradients, but not multiply them, too."""
     set_it(self, factor)
     self.set_force_sum_reduction_for_comms(True)
 
@@ -71,7 +71,7 @@ def rows():
 
 
 class Rows(BaseDataLoader):
-    """The same rows in each step."""
+    """Yields the same rows in each step."""
 
     @dataclasses.dataclass(kw_only=True, slots=True)
     class Config(BaseDataLoader.Config):
@@ -103,7 +103,7 @@ class NoTokenizer(tokenizer.BaseTokenizer):
 
 
 def model_config(fused):
-    """torchtitan's debug model with fewer layers, and attention that a CPU can train."""
+    """Makes torchtitan's debug model with fewer layers, and attention that a CPU can train."""
     config = llama3.llama3_configs["debugmodel"](attn_backend="flex")
     config.layers = config.layers[:2]
     for i, layer in enumerate(config.layers):

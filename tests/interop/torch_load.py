@@ -38,17 +38,17 @@ import zipfile
 
 import torch
 
-# Modules whose names torch's restricted unpickler knows.
+# Modules whose names torch's restricted unpickler accepts.
 OWN_MODULES = ("torch", "collections")
 
 SUBPARAM = "deepspeed.checkpoint.universal_checkpoint.SubparamShape"
 
-# Warnings about old typed storages, which the files use as torch does.
+# Ignore warnings about old typed storages, which torch itself writes.
 warnings.filterwarnings("ignore", message="TypedStorage is deprecated")
 
 
 class StandIn:
-    """An object of a class that is not installed here."""
+    """Stands for an object of a class that is not installed here."""
 
     def __init__(self, *args):
         self.args = args
@@ -58,7 +58,7 @@ class StandIn:
 
 
 class StandInModule(types.ModuleType):
-    """A package in which every name is a class of stand-ins."""
+    """Stands for a package in which every name is such a class."""
 
     __path__ = ()
 
@@ -71,8 +71,8 @@ class StandInModule(types.ModuleType):
 
 
 class StandInFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Imports DeepSpeed's modules where there is no DeepSpeed.  (torch.load
-    has pickle_module= for such needs, but 1.13 forgets it.)"""
+    """Imports DeepSpeed's modules if there is no DeepSpeed.  (torch.load has pickle_module= for
+    this, but 1.13 forgets it.)"""
 
     def find_spec(self, name, path, target=None):
         if name.split(".")[0] == "deepspeed":
@@ -104,7 +104,7 @@ def load_restricted(path):
 
 
 def ways():
-    """name -> function: how this torch can load, besides plainly."""
+    """Return name -> function: this torch's other ways to load."""
     out = {}
     if "mmap" in PARAMETERS:
         out["mmap"] = load_mapped
@@ -114,7 +114,7 @@ def ways():
 
 
 def raw(tensor):
-    """A tensor's values as bytes, in order."""
+    """Return a tensor's values as bytes, in order."""
     tensor = tensor.detach().contiguous()
     length = tensor.numel() * tensor.element_size()
     return ctypes.string_at(tensor.data_ptr(), length) if length else b""
@@ -137,7 +137,7 @@ def same(a, b):
 
 
 def globals_of(archive):
-    """The classes and functions that a file's pickle names."""
+    """Return the classes and functions that a file's pickle names."""
     stem = archive.namelist()[0].split("/")[0]
     data = archive.read(stem + "/data.pkl")
     return {arg for op, arg, _ in pickletools.genops(data)
@@ -145,7 +145,7 @@ def globals_of(archive):
 
 
 def read_digests(path):
-    """The tag, (param, state) -> digest, and param -> shape."""
+    """Return the tag, (param, state) -> digest, and param -> shape."""
     tag, truth, shapes = None, {}, {}
     with open(path, encoding="utf-8") as f:
         for fields in map(str.split, f):
@@ -198,7 +198,7 @@ class Run:
             self.passed["unzip"] += 1
 
     def check_truth(self, path, value, truth, shape):
-        """A state's tensor: bare and flat from ZeRO 3, else in a dict."""
+        """Return a state's tensor: bare and flat from ZeRO 3, else in a dict."""
         tensor = value["param"] if isinstance(value, dict) else value
         if isinstance(value, dict) and shape and list(tensor.shape) != shape:
             self.fail(path, f"shape {list(tensor.shape)}, not {shape}")
@@ -246,7 +246,7 @@ class Run:
     def check_case(self, good, mounts, name):
         tag, truth, shapes = read_digests(os.path.join(good,
                                                        name + ".digests"))
-        # A Hugging Face directory is no tag: its mount is the tree.
+        # The mount of a Hugging Face directory is the tree itself, not a tag.
         tree = "" if tag in (None, ".") else tag + "_universal"
         zero = os.path.join(mounts, name, tree, "zero")
         todo = dict(truth)

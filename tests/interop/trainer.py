@@ -58,14 +58,14 @@ def truth_of(tree, name, state):
 
 
 def link_states(engine):
-    """Let safe_get_full_optimizer_state find the loaded states: ZeRO-1 and 2 only link states
+    """Let safe_get_full_optimizer_state find the loaded states: ZeRO-1 and 2 link states only
     after a step."""
     if hasattr(engine.optimizer, "_lazy_init_hp_params_optimizer_state"):
         engine.optimizer._lazy_init_hp_params_optimizer_state()
 
 
 def compare(engine, tree):
-    """The names of different states."""
+    """Return the names of states that differ."""
     wrong = []
     link_states(engine)
     for name, param in engine.module.named_parameters():

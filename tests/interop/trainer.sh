@@ -57,7 +57,7 @@ to_fp32() {
 	END
 }
 
-# The last line of a run has its result.
+# Print the result, which is in the last line of a run.
 save_on() {
 	on_ranks "$1" "$program" "${shape[@]}" "${@:2}" </dev/null | tail -n 1 | grep 'done$'
 }
@@ -83,7 +83,7 @@ for stage in 1 2 3; do
 	done
 done
 
-# Ranks | of them tensor-parallel | pipeline stages | ZeRO's | type
+# Ranks | of which tensor-parallel | pipeline stages | ZeRO stage | type
 while read -r ranks tensor pipe stage dtype; do
 	case=n$ranks-t$tensor-p$pipe-z$stage-$dtype
 	run=$scratch/$case
@@ -102,7 +102,7 @@ done <<<"2 2 1 1 fp32
 2 1 2 1 bf16
 4 2 2 1 fp32"
 
-# In Megatron's names, with groups that are padded and groups that are not.
+# Save in Megatron's names, with padded and unpadded groups.
 while read -r ranks tensor pipe dtype; do
 	case=megatron-n$ranks-t$tensor-p$pipe-$dtype
 	run=$scratch/$case

@@ -14,7 +14,7 @@ require_ucfs
 make_scratch mnt
 curves=$good/curves
 
-# Supported options, for one file and for several.
+# Supported options, for a single file and for several.
 for options in hf_shard_size=5GB hf_shard_size=0.5KB; do
 	for name in $(cd "$good" && printf '%s\n' *.weights | sed 's/\.weights$//'); do
 		grep -qE '^(refuse|rules)' "$good/$name.digests" && continue
@@ -33,7 +33,7 @@ within() {
 	awk -v limit="$1" -v a="$2" -v b="$3" 'BEGIN { d = a - b; exit !((d < 0 ? -d : d) <= limit) }'
 }
 
-# The loss before step 11, which DeepSpeed logged, and uctrain finds, too
+# The loss before step 11, which DeepSpeed logged and uctrain reproduces
 # (cases/train/deepspeed.sh).  config.json is in $4, or in the run.
 compare_loss() {
 	local case=$1 limit=$2 options=$3 place=${4:-$scratch/run} loss expected

@@ -7,12 +7,12 @@
 . "$(dirname "$0")/../cases/lib.sh"
 completions=$(realpath "$top_srcdir")/completions
 
-# The views, as the library lists them.
+# The library's list of views.
 views=$(ucckpt convert --view "" a b 2>&1 | sed -n 's/.*must be \([^;]*\).*/\1/p' | sed 's/,//g; s/ or / /')
 check "views of --help" grep -qF -e "--view ${views// /|}" <(ucckpt convert --help)
 check "views of ucckpt(1)" grep -qF -e "-view Ar ${views// / | }" "$completions/../man/ucckpt.1"
 
-# Values that are offered after LINE.
+# Values offered after LINE.
 values='
 ucckpt convert --crc |exact zero
 ucckpt convert --view |'"$views"'
@@ -43,7 +43,7 @@ candidates_of_bash() {
 	local line n=0 program words
 	while IFS= read -r line; do
 		program=${line%% *}
-		# Words as readline has them, which breaks at = too.
+		# Split into words like readline, which also breaks at =.
 		read -r -a words <<<"${line//=/ = }"
 		[ "${line% }" = "$line" ] && [ "${line%=}" = "$line" ] || words+=("")
 		[ "${line%=}" = "$line" ] || words=("${words[@]:0:${#words[@]}-1}")
@@ -100,11 +100,11 @@ candidates_of_fish() {
 			"$completions/fish/${line%% *}.fish" "$line" >"$tmp/fish/$n" 2>&1
 		n=$((n + 1))
 	done
-	# Without descriptions.
+	# Remove descriptions.
 	sed -i 's/\t.*//' "$tmp"/fish/*
 }
 
-# The lines to complete, with the candidates that count and the expected ones.
+# Lines to complete, with the candidates that count and the expected ones.
 lines=()
 kinds=()
 expected=()
@@ -163,7 +163,7 @@ for program in "${programs[@]}"; do
 	done <<<"$values"
 done
 
-# count KIND <CANDIDATES: prints the candidates that count.
+# count KIND <CANDIDATES: print the candidates that count.
 count() {
 	case $1 in
 	option) grep -oE -- '^--[a-z][a-z_-]*' ;;
@@ -173,7 +173,7 @@ count() {
 	esac | sort -u
 }
 
-cd "$tmp" || exit 1 # without files, which would be candidates
+cd "$tmp" || exit 1 # an empty directory: files would be candidates
 asked=0
 for shell in bash zsh fish; do
 	if ! command -v "$shell" >/dev/null; then

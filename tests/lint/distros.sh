@@ -41,7 +41,7 @@ packages="autoconf automake gcc g++ make libc6-dev pkg-config libfuse3-dev
 	libcmocka-dev libopenmpi-dev openmpi-bin libdnnl-dev
 	fuse3 unzip rsync procps"
 
-# make_root SUITE: makes a root file system in $roots/SUITE unless it exists.
+# make_root SUITE: make a root file system in $roots/SUITE unless it exists.
 make_root()
 {
 	local root=$roots/$1 components=main from=()
@@ -59,7 +59,7 @@ make_root()
 		"${from[@]}" && touch "$root/.ucfs-made"
 }
 
-# inside SUITE COMMAND...: in the root, with /proc and a resolver.
+# inside SUITE COMMAND...: run it in the root, with /proc and a resolver.
 inside()
 {
 	local root=$roots/$1
@@ -73,7 +73,7 @@ inside()
 		"$root" "$@"
 }
 
-# install_in SUITE PACKAGE...: installs those packages that the distribution has.
+# install_in SUITE PACKAGE...: install those packages that the distribution has.
 install_in()
 {
 	local suite=$1 p have=()
@@ -85,8 +85,8 @@ install_in()
 	inside "$suite" apt-get -qq -y --no-install-recommends install "${have[@]}"
 }
 
-# make_wheel SUITE: in the build directory of the unpacked tree.  The linked libraries are those of
-# Debian 12, which has longer support.
+# make_wheel SUITE: build in the directory of the unpacked tree.  The linked libraries are those
+# of Debian 12, which has longer support.
 make_wheel()
 {
 	install_in "$1" nasm perl dpkg-dev python3 ca-certificates || return
@@ -121,7 +121,7 @@ build_and_test()
 	if [ "$wheel" = yes ]; then
 		make_wheel "$suite" || return
 	else
-		# One after the other, since each goal runs make by itself.
+		# Build goals in turn, since each runs make by itself.
 		inside "$suite" make -s -j2 -C /build/ucfs/b all || return
 		inside "$suite" make -s -j2 -C /build/ucfs/b check-mountless || return
 	fi

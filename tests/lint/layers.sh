@@ -18,13 +18,13 @@ set -u
 cd "${top_srcdir:-$(dirname "$0")/../..}" || exit 1
 build=${top_builddir:-build}
 
-# "ckpt/base", "ckpt/remote", ... in order; cmd/ is one room.
+# Print "ckpt/base", "ckpt/remote", ... in order; cmd/ is one room.
 rooms=$(for column in ckpt fs gpu; do
 	sed -n "s|^include %D%/\([a-z]*\)/local.mk|$column/\1|p" $column/local.mk
 done
 echo cmd)
 
-# Every file in order: first those of the rooms, then those of the top folders.
+# List every file in order: first those of the rooms, then those of the top folders.
 # shellcheck disable=SC2086 # our own names: no blanks
 listed=$(
 	echo ckpt/uckpt.h
@@ -45,7 +45,7 @@ listed=$(
 
 bad=0
 
-# Every source is listed.
+# Check that every source is listed.
 for f in $(find ckpt fs gpu cmd -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh'); do
 	if ! printf '%s\n' "$listed" | grep -qxF "$f"; then
 		echo "$f: not listed in $(dirname "$f")/local.mk"
@@ -111,7 +111,7 @@ END {
 }
 ' - $listed || bad=$((bad + 1))
 
-# Calls.
+# Check calls between rooms.
 objects=$(cd "$build" && for room in $rooms; do
 	for o in "$room"/*.o; do
 		[ -f "$o" ] && echo "$o"

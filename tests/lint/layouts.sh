@@ -10,8 +10,7 @@ section() {
 	awk '/^## Layouts/ { on = 1; next } /^## / { on = 0 } on' "${top_srcdir:?}/tests/good/README.md"
 }
 
-# is_of NAME KEY VALUE: does the report of checkpoint NAME have KEY = VALUE, or
-# not know it?
+# is_of NAME KEY VALUE: true if the report of checkpoint NAME has KEY = VALUE or lacks KEY.
 is_of() {
 	ucckpt info --quick --json "$good/$1" |
 		grep -q -E "^[[:space:]]\"$2\":[[:space:]]*(\"?$3\"?|\"unknown\"|null),"
@@ -45,7 +44,7 @@ while IFS='|' read -r _ _ stage float32 bfloat16 float16 _; do
 done < <(section | sed -n '/| [0-3] |/s/ *| */|/gp')
 check "the table was read" test $names -gt 20
 
-# The checkpoints that the text below the table names exist, too.
+# Checkpoints named in the text below the table exist, too.
 while read -r name; do
 	check "$name is a reference checkpoint" test -f "$good/$name.digests"
 	names=$((names + 1))

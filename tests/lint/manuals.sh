@@ -26,7 +26,7 @@ for page in "$man"/*.[1-8]; do
 done
 check "ucfs(1) has at most 9,000 words" test "$(wc -w <"$man/ucfs.1")" -le 9000
 
-# entries PAGE [SUBSECTION]: prints the long options of its section OPTIONS, or of a part of it.
+# entries PAGE [SUBSECTION]: print the long options of its section OPTIONS, or of a part of it.
 entries() {
 	awk -v part="${2-}" '
 	/^\.Sh / { options = $2 == "OPTIONS"; here = part == "" }
@@ -34,7 +34,7 @@ entries() {
 	options && here && /^\.It / { print }
 	' "$man/$1" | grep -oE 'Fl -[a-z][a-z_0-9-]*' | sed 's/Fl -//' | sort -u
 }
-# of_help PROGRAM...: prints the options that its help names.
+# of_help PROGRAM...: print the options that its help names.
 of_help() {
 	"$@" | grep -oE '^ +(-[a-zA-Z], )?--[a-z][a-z_0-9-]*' | sed 's/.*--//' | sort -u
 }
@@ -50,7 +50,7 @@ done
 same ucplot "$(of_help ucplot --help)" "$(entries ucplot.1)"
 [ ! -x "$top_builddir/uctrain" ] || same uctrain "$(of_help uctrain --help=all)" "$(entries uctrain.1)"
 
-# Options of the library and of a mount; ucckpt(1) has options that only commands use.
+# Options of the library and of a mount; ucckpt(1) also has options of commands.
 library=$(sed -nE 's/^\t\{ "([a-z][a-z_0-9]*)=?", .*/\1/p' "$top_srcdir/ckpt/commands/settings.c" | sort -u)
 rows=$(sed -n '/^static const struct row rows/,/^};/p' "$top_srcdir/fs/options_table.c")
 refused=$(grep -oE '^	\{ "[a-z_= ]*", \.wrong' <<<"$rows" | cut -d'"' -f2 | tr -d = | tr ' ' '\n' | sort -u)
@@ -67,7 +67,7 @@ for name in $(grep -xF "$library" <<<"$refused"); do
 	check "ucckpt(1): OPTIONS has $name" grep -qx "$name" <(entries ucckpt.1)
 done
 
-# A long option that sets one of the library has its name, except those of ds_to_universal.py.
+# A long option that sets a library option has its name, except those of ds_to_universal.py.
 others=$(cat "$top_srcdir"/cmd/*.[ch] | awk '
 	match($0, /\{ "[a-z_]+"/) { name = substr($0, RSTART + 3, RLENGTH - 4) }
 	match($0, /\.set = "[a-z_]+"/) {
@@ -76,7 +76,7 @@ others=$(cat "$top_srcdir"/cmd/*.[ch] | awk '
 	}' | sort | tr '\n' ' ')
 check "one name: $others" test "$others" = "num_extract_workers num_merge_workers "
 
-# statuses FILE PAGE: prints the exit statuses of an enum, and of the manual.
+# statuses FILE PAGE: print the exit statuses of an enum, and of the manual.
 statuses() {
 	same "exit statuses of $2" "$(grep -oE '\b(CMD|EXIT)_[A-Z]+ = [0-9]' "$top_srcdir/$1" | grep -oE '[0-9]$' | sort -u)" \
 		"$(sed -n '/^\.Sh EXIT STATUS/,/^\.Sh EXAMPLES/s/^\.It \([0-9]\)$/\1/p' "$man/$2" | sort -u)"

@@ -19,7 +19,7 @@ CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 
 
 class Ranges(http.server.SimpleHTTPRequestHandler):
-    """Serves ranges of files, too."""
+    """Also serves ranges of files."""
     protocol_version = "HTTP/1.1"
 
     def do_GET(self):

@@ -31,7 +31,7 @@ command -v debootstrap >/dev/null || { echo "packages.sh: no debootstrap" >&2; e
 [ -c /dev/fuse ] || { echo "packages.sh: no /dev/fuse" >&2; exit 77; }
 failed=0
 
-# The test in each root: the ucfs in PATH must mount a checkpoint, and ucckpt must find the mount
+# Test in each root: the ucfs in PATH must mount a checkpoint, and ucckpt must find the mount
 # equal to the checkpoint.
 cat >"$build/served.sh" <<'EOF'
 set -e
@@ -43,7 +43,7 @@ ls /mnt/ucfs/zero | grep -q .
 ucckpt diff --strict "$tag" /mnt/ucfs
 EOF
 
-# in_root ROOT COMMAND: runs it with the tests' checkpoints in /good.
+# in_root ROOT COMMAND: run it with the tests' checkpoints in /good.
 in_root()
 {
 	# shellcheck disable=SC2016 # $0 and on are the inner shell's
@@ -59,8 +59,8 @@ in_root()
 		"${2:+$2:}/usr/sbin:/usr/bin:/sbin:/bin" "$3" "$top/tests/lint/packages.py"
 }
 
-# try SUITE WHAT PATH COMMAND: in a copy of the root, COMMAND installs, and served.sh finds the
-# programs first in PATH.
+# try SUITE WHAT PATH COMMAND: in a copy of the root COMMAND installs the package, and served.sh
+# finds the programs first in PATH.
 try()
 {
 	local copy=$roots/$1.copy

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# The Python package is typed, as py.typed promises, and so are its callers' uses of it.
+# The Python package is typed, as py.typed promises, and so are uses by its callers.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../cases/lib.sh"
 
@@ -14,7 +14,7 @@ with ucfs.open("/data/run", hf_dtype="bf16", ranks=[8, "8_z1"]) as ckpt:
     state: dict[str, object] = ckpt[newest].state_dict("bf16")
 END
 sed 's/hf_dtype="bf16"/hf_dtyp="bf16"/' "$tmp/good.py" >"$tmp/bad.py"
-# One run, which takes a while: of the package, a program, and a misspelt option.
+# Check all in one slow run: the package, a program, and a misspelt option.
 cat >"$tmp/config" <<'END'
 [mypy]
 strict = True

@@ -36,7 +36,7 @@ make_in() {
 	) >"$tmp/log" 2>&1 || fail "$1: $(tail -n 5 "$tmp/log")"
 }
 
-# archive_of BUILD: packed in the build, under a name that no release has
+# archive_of BUILD: pack in the build, under a name that no release has.
 archive_of() {
 	make -C "$1" -s dist distdir=reproduced >"$tmp/log" 2>&1 ||
 		fail "make dist in $1: $(tail -n 5 "$tmp/log")"
@@ -51,7 +51,7 @@ mkdir -p "${second%/*}"
 cp -R "$first" "$second"
 chmod -R go= "$second"
 find "$second" -exec touch -d 2001-02-03 {} +
-mkdir "$second/tests/interop/__pycache__" # left by running the scripts
+mkdir "$second/tests/interop/__pycache__" # running the scripts leaves this
 make_in "$first/build" ../configure
 umask 077
 export TZ=Asia/Tokyo

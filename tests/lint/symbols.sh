@@ -1,6 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# The library has just the functions that its header declares, and the package its symbols.
+# The library exports exactly the functions that its header declares, and the package's symbols file
+# lists them.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../cases/lib.sh"
 

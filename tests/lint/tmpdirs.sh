@@ -5,8 +5,8 @@
 set -u
 cd "${top_srcdir:-$(dirname "$0")/../..}" || exit 1
 
-# complaints FILE...: lines that break a rule.  Variables that hold a temporary directory in
-# any of the files cannot be empty, as the first rule sees to it.
+# complaints FILE...: print lines that break a rule.  The first rule ensures that variables that
+# hold a temporary directory in any of the files are not empty.
 complaints() {
 	# shellcheck disable=SC2016 # awk's own $
 	awk '
@@ -51,7 +51,7 @@ complaints() {
 found=$(mktemp) || exit 1
 trap 'rm -f "$found"' EXIT
 
-# The rules can fail.
+# Check that the rules can fail.
 lines=$(complaints tests/lint/tmpdirs.bad | cut -d: -f2 | tr '\n' ' ')
 wanted=$(grep -n '# bad$' tests/lint/tmpdirs.bad | cut -d: -f1 | tr '\n' ' ')
 if [ -z "$wanted" ] || [ "$lines" != "$wanted" ]; then
@@ -59,7 +59,7 @@ if [ -z "$wanted" ] || [ "$lines" != "$wanted" ]; then
 	exit 1
 fi
 
-# The folders of a checkout or of an unpacked archive.
+# Folders of a checkout or of an unpacked archive.
 dirs=(bootstrap examples packaging tests)
 mapfile -t scripts < <({
 	find "${dirs[@]}" -name '*.sh'

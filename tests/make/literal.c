@@ -159,7 +159,7 @@ struct value *literal_value(struct mkpt *m, const char *text)
 	return text ? parse(m, &text) : NULL;
 }
 
-/* Of keys that '|' separates, the one that `in` has, or the first. */
+/* Return the key that `in` has among those separated by '|', or the first. */
 static const struct value *choose(struct mkpt *m, const struct value *in, const struct value *key)
 {
 	const char *bar;
@@ -170,7 +170,7 @@ static const struct value *choose(struct mkpt *m, const struct value *in, const 
 	return value_find(in, key->str.p) ? key : mkpt_str(m, bar + 1);
 }
 
-/* Find the address of the value under a key or an index, or NULL. */
+/* Return the address of the value under a key or an index, or NULL. */
 static struct value **find(struct value *in, const struct value *key)
 {
 	const struct value_seq *items = value_items(in);
@@ -215,7 +215,7 @@ static void append(struct mkpt *m, struct value *to, struct value *v)
 		mkpt_set_new(m, to, v->dict.v[i].key->str.p, v->dict.v[i].val);
 }
 
-/* The part of an object that the statement names next, or NULL. */
+/* Return the part of an object that the statement names next, or NULL. */
 static struct value *part(struct value *in, const char **s)
 {
 	if (take(s, ".pid"))
@@ -229,7 +229,7 @@ static struct value *part(struct value *in, const char **s)
 		       : in->obj->args;
 }
 
-/* Follow a path from `*in` up to its last key, which is returned, or NULL if there is none. */
+/* Follow a path from `*in` to its last key and return that key, or NULL if it has none. */
 static const struct value *follow(struct mkpt *m, struct value **in, const char **s)
 {
 	const char *at = *s;

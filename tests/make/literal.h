@@ -12,7 +12,7 @@
  * Malformed text aborts.
  */
 
-/* The value of a literal; NULL for NULL. */
+/* Return the value of a literal; NULL for NULL. */
 struct value *literal_value(struct mkpt *m, const char *text);
 
 /*

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Checkpoint directories for tests.  Parameters are laid out and partitioned
- * the slow way, element by element into real buffers; nothing is shared with
- * ckpt/table/partition.c, whose results are compared with these.
+ * Make checkpoint directories for tests.  Parameters are laid out and partitioned element by
+ * element into real buffers, without code of ckpt/table/partition.c, whose results are compared
+ * with these.
  */
 #include "tests/make/mkckpt.h"
 
@@ -14,7 +14,7 @@
 #include "tests/make/mkckpt_impl.h"
 
 #define NONE SIZE_MAX
-#define PADDING_BITS 0x7fdead77u /* a NaN */
+#define PADDING_BITS 0x7fdead77u /* a NaN that marks padding */
 
 const char *const mkckpt_state_names[MKCKPT_STATES] = { "fp32", "exp_avg", "exp_avg_sq" };
 
@@ -58,13 +58,13 @@ uint32_t mkckpt_element(const struct mkckpt *c, size_t param, unsigned state, ui
 	return (uint32_t)(h >> 32);
 }
 
-/* A group of stages 1 and 2: the parameter's element at each position. */
+/* A flat group of stages 1 and 2: the parameter's element at each position. */
 struct flat_group {
-	size_t *params; /* numbers, in flat order */
-	uint64_t *pad;  /* elements of padding after each parameter */
+	size_t *params; /* numbers of the parameters, in flat order */
+	uint64_t *pad;  /* padding elements after each parameter */
 	size_t n;
-	size_t *owner;   /* of each element: a parameter or NONE */
-	uint64_t *index; /* in it */
+	size_t *owner;   /* parameter of each element, or NONE */
+	uint64_t *index; /* index of each element in its parameter */
 	uint64_t used, len, part;
 };
 
@@ -128,7 +128,7 @@ static void flat_done(struct flat_group *f)
 	free(f->index);
 }
 
-/* The elements of a rank's partition. */
+/* Return the elements of a rank's partition. */
 static uint32_t *flat_elements(const struct mkckpt *c, const struct flat_group *f, unsigned rank,
 			       unsigned state)
 {
@@ -143,7 +143,7 @@ static uint32_t *flat_elements(const struct mkckpt *c, const struct flat_group *
 	return v;
 }
 
-/* The number of padding elements at the end of a rank's partition. */
+/* Return the number of padding elements at the end of a rank's partition. */
 static uint64_t tail_padding(const struct flat_group *f, unsigned rank)
 {
 	uint64_t n = 0;
@@ -153,7 +153,7 @@ static uint64_t tail_padding(const struct flat_group *f, unsigned rank)
 	return n;
 }
 
-/* {name: fragment_address} of the fragments that a rank holds. */
+/* Return {name: fragment_address} of the fragments that a rank holds. */
 static struct value *slice_mapping(struct mkpt *m, const struct mkckpt *c,
 				   const struct flat_group *f, unsigned rank)
 {
@@ -287,7 +287,7 @@ static struct value *make_zero12(struct mkpt *m, const struct mkckpt *c, unsigne
 	return d;
 }
 
-/* A rank's slots of a sub-group, one parameter after the other. */
+/* Return a rank's slots of a sub-group, one parameter after another. */
 static uint32_t *slots(const struct mkckpt *c, size_t g, unsigned rank, unsigned state,
 		       uint64_t *len)
 {

@@ -55,7 +55,7 @@ struct mkckpt_view;
 struct mkckpt {
 	int stage; /* 1, 2 or 3 */
 	unsigned ranks;
-	const struct mkckpt_param *params; /* of a group: in this order */
+	const struct mkckpt_param *params; /* parameters of all groups, in this order */
 	size_t nparams;
 	size_t ngroups;
 	const struct mkckpt_extra *extras;
@@ -64,25 +64,24 @@ struct mkckpt {
 	bool round_robin; /* stages 1, 2: round_robin_gradients */
 	bool padded;      /* stages 1, 2: fp32 partitions keep their padding */
 	bool bf16;        /* file names begin with bf16_ */
-	uint64_t seed;    /* of the elements */
+	uint64_t seed;    /* of the elements' values */
 
-	/* Experts.  The groups of their parameters have no others. */
+	/* Layers of experts.  The groups of their parameters contain no others. */
 	const struct mkckpt_layer *layers;
 	size_t nlayers;
 	bool data_first; /* use_data_before_expert_parallelism */
 	const struct mkckpt_view *view; /* set while files are written */
 
-	/* With model parallelism: one of these for each rank, all written to
-	 * one directory.  The degrees are recorded unless 0. */
+	/* With model parallelism: a checkpoint for each rank, all written to one directory.  The
+	 * degrees are recorded unless 0. */
 	unsigned mp, tp, pp;
-	unsigned mp_world; /* recorded, too; 0: tp * pp */
-	/* Computes elements instead of the seed, or NULL. */
+	unsigned mp_world; /* recorded mp_world_size; 0: tp * pp */
+	/* Computes elements instead of `seed`, or NULL. */
 	uint32_t (*element)(const struct mkckpt *c, size_t param,
 			    unsigned state, uint64_t i);
 
-	/* Called with each file's root before it is written, to add to it or to
-	 * damage it.  Files of experts are counted, layer by layer, instead of
-	 * ranks. */
+	/* Called with each file's root before it is written, to extend or damage it.  For files of
+	 * experts `rank` counts the files, layer by layer. */
 	void (*edit)(struct mkpt *m, struct value *root, enum mkckpt_file kind,
 		     unsigned rank, void *ctx);
 	void *ctx;
@@ -93,27 +92,27 @@ struct mkckpt {
 #define MKCKPT_STATES 3
 extern const char *const mkckpt_state_names[MKCKPT_STATES];
 
-/* The bits of an element. */
+/* Return the bits of an element. */
 uint32_t mkckpt_element(const struct mkckpt *c, size_t param, unsigned state,
 			uint64_t i);
 
 /* Write the files into `dir`, which exists. */
 void mkckpt_write(const struct mkckpt *c, const char *dir);
 
-/* Path of one of them, in `out` (PATH_MAX bytes). */
+/* Write the path of one of the files to `out` (PATH_MAX bytes). */
 void mkckpt_path(const struct mkckpt *c, const char *dir, enum mkckpt_file kind,
 		 unsigned rank, char *out);
 
-/* Do all files of the plan have the right elements?  If not, `why` gets the reason. */
+/* Return whether all files of the plan have the right elements; if not, `why` gets the reason. */
 bool mkckpt_check(const struct mkckpt *c, struct plan *p, char *why,
 		  size_t why_len);
 
-/* Create a directory in one of the process's own below $TMPDIR; remove it with everything in it.
- * Anything left is removed when the process ends, even if it is killed. */
+/* Create a directory inside one that the process owns below $TMPDIR; remove it with everything in
+ * it. Anything left is removed when the process ends, even if it is killed. */
 char *mkckpt_new_dir(void);
 void mkckpt_free_dir(char *dir);
 
-/* Run shell commands in a directory.  One that fails aborts. */
+/* Run shell commands in a directory; abort if one fails. */
 void mkckpt_shell(const char *dir, const char *commands);
 
 /* A simple checkpoint: two ranks, three parameters in two groups, with shapes that two ranks

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads a planned tree as torch would, and compares every element with the one
- * that mkckpt.c put into the shards.
+ * Reads a planned tree like torch, and compares every element with the one that mkckpt.c put into
+ * the shards.
  */
 #include "tests/make/mkckpt.h"
 
@@ -24,12 +24,12 @@ static uint64_t numel_of(const uint64_t *shape, unsigned ndim)
 	return n;
 }
 
-/* A file of the plan, opened as torch would. */
+/* A file of the plan, opened like torch opens it. */
 struct reading {
 	struct bytebuf bytes;
 	struct ptfile pt;
 	struct tensor t;
-	const uint8_t *data; /* of element 0 of the storage */
+	const uint8_t *data; /* element 0 of the storage */
 };
 
 static int read_all(struct plan *p, uint64_t node, struct bytebuf *out, struct errmsg *err)
@@ -55,7 +55,7 @@ static int read_all(struct plan *p, uint64_t node, struct bytebuf *out, struct e
 	return got < 0 ? (int)got : 0;
 }
 
-/* A parameter's directory may lie in others. */
+/* Parameter directories may contain others. */
 static int find_param(struct plan *p, const char *param, uint64_t *node, struct errmsg *err)
 {
 	char *path = strdup(param), *left = path, *name;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Directories for tests.  A test may fail before it removes a directory, or be killed, and files in
- * /dev/shm take memory.  So all directories of a process lie in one, which another process removes.
+ * Directories for tests.  A test may fail or be killed before it removes a directory, and files in
+ * /dev/shm take memory, so a second process removes the one directory that contains all of a
+ * process's directories.
  */
 #include <fcntl.h>
 #include <ftw.h>
@@ -30,7 +31,7 @@ static void remove_all(const char *dir)
 	nftw(dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
-/* `end` is the end of a pipe whose other end is open while the test, or a process that it has
+/* `end` is the read end of a pipe; its write end is open while the test, or a process that it has
  * forked, lives. */
 static void remove_at(int end)
 {
@@ -57,8 +58,8 @@ static void make_top(void)
 	if (child < 0)
 		mkckpt_die("fork");
 	if (child == 0) {
-		/* Signals to the test's process group must not reach the other
-		 * process, nor may the test wait for it. */
+		/* The second process must not get signals to the test's process group, and the test
+		 * must not wait for it. */
 		if (setsid() >= 0 && fork() == 0)
 			remove_at(ends[0]);
 		_exit(0);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Experts of the checkpoints that tests make.  The experts of each rank are found by trying all
- * ranks and experts; nothing is shared with ckpt/table/partition.c and ckpt/table/experts.c.
+ * ranks and experts, without code of ckpt/table/partition.c and ckpt/table/experts.c.
  */
 #include <limits.h>
 #include <stdio.h>
@@ -18,7 +18,7 @@ const struct mkckpt_layer *mkckpt_layer_of(const struct mkckpt *c, const char *n
 	return NULL;
 }
 
-/* The layer of all parameters of a group, or NULL. */
+/* Return the layer that has all parameters of a group, or NULL. */
 static const struct mkckpt_layer *group_layer(const struct mkckpt *c, size_t g)
 {
 	for (size_t i = 0; i < c->nparams; i++)
@@ -27,7 +27,7 @@ static const struct mkckpt_layer *group_layer(const struct mkckpt *c, size_t g)
 	return NULL;
 }
 
-/* A native expert's number in a name, and the rest of the name. */
+/* Return a native expert's number from a name, and the rest of the name. */
 static unsigned number_in(const struct mkckpt_layer *l, const char *name, const char **rest)
 {
 	char *end;
@@ -44,8 +44,8 @@ static unsigned expert_at(const struct mkckpt_layer *l, unsigned ep, unsigned i)
 	return l->order ? l->order[at] : at;
 }
 
-/* The expert-parallel rank of a data-parallel rank, and its number among the
- * ranks with the same experts, found by counting. */
+/* Find the expert-parallel rank of a data-parallel rank, and its number among the ranks with the
+ * same experts, by counting. */
 static unsigned find_ep(const struct mkckpt *c, unsigned degree, unsigned rank, unsigned *part)
 {
 	const unsigned each = c->ranks / degree;
@@ -61,7 +61,7 @@ static unsigned find_ep(const struct mkckpt *c, unsigned degree, unsigned rank, 
 	return ep;
 }
 
-/* The parameter as the rank has it; false if the rank does not have it. */
+/* Get the parameter as the rank has it; return false if the rank lacks it. */
 static bool localize(struct mkpt *m, const struct mkckpt_layer *l, unsigned ep,
 		     struct mkckpt_param *p)
 {

@@ -13,17 +13,16 @@ _Noreturn void mkckpt_die(const char *what);
 void *mkckpt_must(void *p);
 uint64_t mkckpt_numel(const uint64_t *shape, unsigned ndim);
 
-/* The numbers of a group's parameters, in flat order, to be freed by the
- * caller. */
+/* Return the numbers of a group's parameters in flat order; the caller frees them. */
 size_t *mkckpt_order(const struct mkckpt *c, size_t g, bool round_robin,
 		     size_t *n);
 
-/* mkckpt_model.c: a model-states file's root; ds_config. */
+/* mkckpt_model.c: make the root of a model-states file; make ds_config. */
 struct value *mkckpt_model(struct mkpt *m, const struct mkckpt *c,
 			   unsigned rank);
 struct value *mkckpt_config(struct mkpt *m, const struct mkckpt *c);
 
-/* One tensor of `c->extras`. */
+/* Make one tensor of `c->extras`. */
 struct value *mkckpt_extra_tensor(struct mkpt *m,
 				  const struct mkckpt_extra *e);
 
@@ -34,10 +33,10 @@ struct value *mkckpt_extra_tensor(struct mkpt *m,
  */
 struct mkckpt_view {
 	struct mkckpt c;
-	unsigned part; /* of the group, that the rank holds */
+	unsigned part; /* the rank's number among those of the group */
 	const struct mkckpt *whole;
 	unsigned ep;	 /* the expert-parallel rank */
-	size_t *params;	 /* for each of c's parameters, its number in the whole */
+	size_t *params;	 /* number in the whole checkpoint of each of c's parameters */
 };
 const struct mkckpt *mkckpt_view(struct mkckpt_view *v, struct mkpt *m,
 				 const struct mkckpt *c, size_t group,
@@ -45,12 +44,12 @@ const struct mkckpt *mkckpt_view(struct mkckpt_view *v, struct mkpt *m,
 uint32_t mkckpt_view_element(const struct mkckpt_view *v, size_t param,
 			     unsigned state, uint64_t i);
 
-/* The layer that a parameter belongs to by its name, or NULL. */
+/* Return the layer that a parameter belongs to by its name, or NULL. */
 const struct mkckpt_layer *mkckpt_layer_of(const struct mkckpt *c,
 					   const char *name);
 
-/* Add the entries about experts to model states; mark the group in an
- * optimizer's param_groups; the value of ds_zero_partition_groups. */
+/* Add entries about experts to model states; mark the group in an optimizer's param_groups; make
+ * the value of ds_zero_partition_groups. */
 void mkckpt_set_experts(struct mkpt *m, const struct mkckpt *c,
 			struct value *root);
 void mkckpt_mark_group(struct mkpt *m, const struct mkckpt *c, size_t g,
@@ -58,7 +57,7 @@ void mkckpt_mark_group(struct mkpt *m, const struct mkckpt *c, size_t g,
 struct value *mkckpt_partition_groups(struct mkpt *m, const struct mkckpt *c,
 				      unsigned rank);
 
-/* The files of experts: their number, their roots, their paths. */
+/* Files of experts: return their number, a root, a path. */
 unsigned mkckpt_nexperts(const struct mkckpt *c);
 struct value *mkckpt_expert(struct mkpt *m, const struct mkckpt *c,
 			    unsigned number);

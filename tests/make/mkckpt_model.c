@@ -38,7 +38,7 @@ static struct value *param_shapes(struct mkpt *m, const struct mkckpt *c, unsign
 	return list;
 }
 
-/* Element i of an extra tensor, in its type. */
+/* Store element i of an extra tensor, in its type. */
 static void put_number(enum dtype dtype, uint8_t *to, uint64_t i)
 {
 	const unsigned n = i % 100;
@@ -106,7 +106,7 @@ static struct value *make_module(struct mkpt *m, const struct mkckpt *c)
 	return d;
 }
 
-/* As DeepSpeed records them since 2026. */
+/* Make the record that DeepSpeed writes since 2026. */
 static struct value *dimensions(struct mkpt *m, const struct mkckpt *c)
 {
 	struct value *d = mkpt_dict(m);

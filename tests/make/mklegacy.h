@@ -11,8 +11,7 @@ struct errmsg;
 struct ptfile;
 
 /*
- * Files of torch's container before zip, assembled from parts, some of which
- * are replaced.
+ * Torch's container before zip, assembled from parts, some of which a test replaces.
  */
 
 #define BYTES(s)                                        \
@@ -20,7 +19,7 @@ struct ptfile;
 		(const uint8_t *)(s), sizeof(s) - 1     \
 	}
 
-/* Octal escapes throughout: they end after three digits. */
+/* Octal escapes, which end after three digits. */
 #define MAGIC "\200\2\212\12\154\374\234F\371 j\250P\31."
 #define PROTOCOL "\200\2M\351\3."
 #define SYS_INFO(endian)                                              \
@@ -73,7 +72,7 @@ struct legacy_replaced {
 	struct span by;
 };
 
-/* The good file with `n` parts replaced. */
+/* Make the good file with `n` parts replaced. */
 struct bytebuf legacy_make(const struct legacy_replaced *r, size_t n);
 
 /* Open a copy that ends where the file does, after `len` bytes; free it. */

@@ -36,11 +36,11 @@ struct value *mkpt_global(struct mkpt *m, const char *module, const char *name);
 struct value *mkpt_dict(struct mkpt *m);
 struct value *mkpt_list(struct mkpt *m);
 
-/* A tuple of the `n` values that follow. */
+/* Make a tuple of the `n` following values. */
 struct value *mkpt_tuple(struct mkpt *m, size_t n, ...);
 
-/* callable(*args), and cls.__new__(cls) with a state. */
-/* A tensor with an attribute, as ZeRO-3's have: it is wrapped once more. */
+/* Calls callable(*args), and cls.__new__(cls) with a state. */
+/* A tensor with an attribute, as in ZeRO-3: it is wrapped once more. */
 struct value *mkpt_attribute(struct mkpt *m, struct value *tensor,
 			     const char *name, struct value *v);
 struct value *mkpt_reduce(struct mkpt *m, struct value *callable,
@@ -50,9 +50,9 @@ struct value *mkpt_object(struct mkpt *m, const char *module, const char *name,
 struct value *mkpt_ordered_dict(struct mkpt *m);
 struct value *mkpt_size(struct mkpt *m, const uint64_t *shape, unsigned ndim);
 
-/* Append to a list or tuple.  Set a key of a dict or OrderedDict, in place if
- * it exists; a `v` of NULL removes it.  mkpt_set_new does not look whether `key`
- * exists, which takes long in a dict of a million keys. */
+/* Append to a list or tuple.  Set a key of a dict or OrderedDict, in place if it exists; a NULL `v`
+ * removes it.  mkpt_set_new does not search for `key`, which takes long in a dict of a million
+ * keys. */
 void mkpt_add(struct mkpt *m, struct value *seq, struct value *v);
 void mkpt_set_new(struct mkpt *m, struct value *dict, const char *key,
 		  struct value *v);
@@ -61,15 +61,15 @@ void mkpt_set(struct mkpt *m, struct value *dict, const char *key,
 void mkpt_set_key(struct mkpt *m, struct value *dict, struct value *key,
 		  struct value *v);
 
-/* A storage with a copy of `len` bytes; returns its key. */
+/* Add a storage with a copy of `len` bytes; return its key. */
 const char *mkpt_add_storage(struct mkpt *m, const void *bytes, uint64_t len);
 
-/* A contiguous tensor with a storage of its own. */
+/* Make a contiguous tensor with its own storage. */
 struct value *mkpt_tensor(struct mkpt *m, enum dtype dtype,
 			  const uint64_t *shape, unsigned ndim,
 			  const void *bytes);
 
-/* The first `numel` elements of a flat storage of `capacity` elements. */
+/* Make a tensor of the first `numel` elements of a flat storage of `capacity` elements. */
 struct value *mkpt_flat(struct mkpt *m, enum dtype dtype, uint64_t numel,
 			uint64_t capacity, bool requires_grad,
 			const void *bytes);
@@ -78,8 +78,7 @@ struct value *mkpt_flat(struct mkpt *m, enum dtype dtype, uint64_t numel,
 void mkpt_emit(const struct mkpt *m, const struct value *root,
 	       const char *prefix, struct bytebuf *out);
 
-/* The same around a given pickle, with the storages of `m` (may be NULL) in
- * their order. */
+/* The same for a given pickle, with the storages of `m` (may be NULL) in their order. */
 void mkpt_emit_pickle(const struct mkpt *m, struct span pickle,
 		      const char *prefix, struct bytebuf *out);
 

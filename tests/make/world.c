@@ -43,7 +43,7 @@ static uint64_t numel_of(const uint64_t *shape, unsigned ndim)
 	return n;
 }
 
-/* Small numbers, so that some means are exact, and others are not. */
+/* Small numbers, for which some means are exact and others are not. */
 static float whole_element(const struct world *w, const struct world_tensor *t, unsigned state,
 			   uint64_t i)
 {
@@ -54,7 +54,7 @@ static float whole_element(const struct world *w, const struct world_tensor *t, 
 	return (float)(int64_t)(x >> 36) / 1024.0f - 7.3f;
 }
 
-/* Element i of the slice of rank `tp` of the tensor's own stage. */
+/* Return element i of the slice of rank `tp` of the tensor's own stage. */
 static float slice_element(const struct world *w, const struct world_tensor *t, unsigned tp,
 			   unsigned state, uint64_t i)
 {
@@ -71,7 +71,7 @@ static uint32_t bits_of(float f)
 	return bits;
 }
 
-/* A later stage's repetition is never read: any value will do. */
+/* A later stage's copy is never read, so any value will do. */
 static uint32_t rank_element(const struct mkckpt *c, size_t param, unsigned state, uint64_t i)
 {
 	const struct rank *r = c->ctx;
@@ -80,7 +80,7 @@ static uint32_t rank_element(const struct mkckpt *c, size_t param, unsigned stat
 	return bits_of(t->stage == r->pp ? slice_element(r->w, t, r->tp, state, i) : -1.0f);
 }
 
-/* The expected elements of a universal file. */
+/* Return the expected elements of a universal file. */
 static uint32_t param_extents_element(const struct world *w, const struct world_tensor *t,
 				      unsigned state, uint64_t i)
 {
@@ -98,7 +98,7 @@ static bool is_cut(const struct world_tensor *t)
 	return t->rule != MERGE_REPLICATED && t->rule != MERGE_AVERAGE;
 }
 
-/* Does rank `k` of `tp` hold position `y` of the partitioned dimension? */
+/* Return whether rank `k` of `tp` holds position `y` of the partitioned dimension. */
 static bool holds(const struct world_tensor *t, unsigned tp, unsigned k, uint64_t y)
 {
 	for (size_t j = 0; j < t->parts; j++) {
@@ -114,10 +114,10 @@ static bool holds(const struct world_tensor *t, unsigned tp, unsigned k, uint64_
 			return t->copied[j] || (y >= at && y - at < t->widths[j][k]);
 		y -= len;
 	}
-	abort(); /* beyond the parts */
+	abort(); /* y lies beyond the parts */
 }
 
-/* Every slice keeps the order of the whole tensor. */
+/* Each slice keeps the order of the whole tensor. */
 static void deal(struct world_tensor *t, unsigned tp, unsigned k)
 {
 	const uint64_t inner = numel_of(t->shape + t->dim, t->ndim - t->dim);
@@ -177,7 +177,7 @@ static void take_tensors(struct rank *r)
 	}
 }
 
-/* Each rank has other elements of them. */
+/* Copy the extras of this rank, whose elements differ from other ranks'. */
 static void take_extras(struct rank *r)
 {
 	const struct world *w = r->w;
@@ -218,13 +218,13 @@ void world_write(const struct world *w, const char *dir)
 			write_rank(w, tp, pp, dir);
 }
 
-/* ZeRO-3 without tensor parallelism never looks at rules. */
+/* ZeRO-3 without tensor parallelism uses no rules. */
 static bool is_flat(const struct world *w)
 {
 	return w->as.stage == 3 && w->tp == 1;
 }
 
-/* Do stages 1 and 2 have a parameter, without elements, only in the module? */
+/* In stages 1 and 2, only the module has parameters without elements. */
 static bool only_module_has(const struct world *w, const struct world_tensor *t)
 {
 	return w->as.stage < 3 && t->numel == 0;
@@ -234,13 +234,13 @@ size_t world_nfiles(const struct world *w, const struct world_tensor *t)
 {
 	if (only_module_has(w, t))
 		return 1;
-	/* The converter does not look for it where alone it is. */
+	/* The converter misses a listed parameter that only a later stage has. */
 	if (t->listed && t->stage > 0)
 		return 0;
 	return w->as.stage < 3 || w->any_stage ? WORLD_FILES : MKCKPT_STATES;
 }
 
-/* ds_to_universal.py merge_tp_slices: the entries other than the tensor. */
+/* Add the entries besides the tensor, as ds_to_universal.py merge_tp_slices does. */
 static void add_rule(struct mkpt *m, struct value *dict, const struct world_tensor *t,
 		     enum merge_rule rule)
 {
@@ -321,7 +321,7 @@ void world_file(const struct world *w, const struct world_tensor *t, size_t i, s
 	mkpt_done(&m);
 }
 
-/* Tensor-parallel rank 0 of the first stage that has it provides it. */
+/* It comes from tensor-parallel rank 0 of the first stage that has it. */
 void world_extra_file(const struct world *w, const struct world_extra *e, struct bytebuf *out)
 {
 	const uint64_t n = numel_of(e->as.shape, e->as.ndim);

@@ -19,16 +19,16 @@
 #define WORLD_VOCAB_ROWS 3 /* original_vocab_size */
 
 /*
- * A tensor of the model.  A partitioned tensor consists of parts along `dim`,
- * each of the ranks' shares, end to end: widths[part][rank].
+ * A tensor of the model.  A partitioned tensor consists of parts along `dim`, each of which joins
+ * the ranks' shares end to end: widths[part][rank].
  */
 struct world_tensor {
 	char name[32];
 	enum merge_rule rule;
-	unsigned stage; /* of the pipeline */
+	unsigned stage; /* pipeline stage */
 	unsigned group;
-	bool tied;   /* the last stage has it, too, with other elements */
-	bool listed; /* a pattern says that later stages only repeat it */
+	bool tied;   /* the last stage also has it, with other elements */
+	bool listed; /* a pattern declares that later stages repeat it */
 	bool vocab;
 	unsigned ndim, dim;
 	uint64_t shape[WORLD_DIMS_MAX];
@@ -57,39 +57,39 @@ struct world_extra {
 };
 
 /*
- * A model of which every element is known, whole and in each rank's slices.  The caller describes
- * it, world_cut partitions it, and world_write writes it; world_file then makes the expected
- * universal files.  This module does not merge slices.
+ * A model whose every element is known, whole and in each rank's slices.  The caller describes it,
+ * world_cut partitions it, and world_write writes it; world_file makes the expected universal
+ * files.  This module does not merge slices.
  */
 struct world {
 	unsigned tp, pp;
-	uint64_t seed;    /* of the elements */
+	uint64_t seed;    /* of the elements' values */
 	struct mkckpt as; /* stage, ranks, groups, ...; degrees to record */
-	bool before_04;   /* universal_checkpoint_version: no shard widths */
-	bool any_stage;   /* the tree is the one for engines of any stage */
+	bool before_04;   /* an old universal_checkpoint_version: no shard widths */
+	bool any_stage;   /* expect the tree for engines of any stage */
 	struct world_tensor v[WORLD_TENSORS_MAX];
 	size_t n;
 	struct world_extra extras[WORLD_EXTRAS_MAX];
 	size_t nextras;
 };
 
-/* Deal the elements of a tensor out to the ranks. */
+/* Partition the elements of a tensor among the ranks. */
 void world_cut(struct world_tensor *t, unsigned tp);
 void world_done(struct world *w);
 
 /* Write all ranks' files into `dir`, which exists. */
 void world_write(const struct world *w, const char *dir);
 
-/* The universal_checkpoint_info of its model-states files. */
+/* Return the universal_checkpoint_info of its model-states files. */
 struct value *world_info(struct mkpt *m, const struct world *w);
 
-/* A tensor's entry under parameter_with_sub_params: its shape, or with `spelled` the newer
+/* Return a tensor's entry under parameter_with_sub_params: its shape, or with `spelled` the newer
  * files' list of parts. */
 struct value *world_sub_param_shape(struct mkpt *m,
 				    const struct world_tensor *t, bool spelled);
 
-/* The names of the files of an optimizer's parameter: its states, then the step.  world_nfiles
- * returns the number of files of `t`; 0 if it is not in the tree. */
+/* Names of the files of an optimizer's parameter: its states, then the step.  world_nfiles returns
+ * the number of files of `t`; 0 if it is not in the tree. */
 #define WORLD_FILES (MKCKPT_STATES + 1)
 extern const char *const world_file_names[WORLD_FILES];
 size_t world_nfiles(const struct world *w, const struct world_tensor *t);
@@ -98,7 +98,7 @@ size_t world_nfiles(const struct world *w, const struct world_tensor *t);
 void world_file(const struct world *w, const struct world_tensor *t, size_t i,
 		struct bytebuf *out);
 
-/* The same for a tensor that only modules have: its fp32.pt. */
+/* Append fp32.pt of a tensor that only modules have. */
 void world_extra_file(const struct world *w, const struct world_extra *e,
 		      struct bytebuf *out);
 

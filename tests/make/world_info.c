@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Declares a world's rules as its author would: universal_checkpoint_info. */
+/* Declare a world's rules as its author would: universal_checkpoint_info. */
 #include "tests/make/world.h"
 
 static struct value *ints(struct mkpt *m, const uint64_t *v, unsigned n)
@@ -11,7 +11,7 @@ static struct value *ints(struct mkpt *m, const uint64_t *v, unsigned n)
 	return l;
 }
 
-/* Append to the list under `key`, which is created if it is missing. */
+/* Append to the list under `key`; create it if it is missing. */
 static void add_to(struct mkpt *m, struct value *dict, const char *key, struct value *v)
 {
 	struct value *l = value_find(dict, key);
@@ -23,7 +23,7 @@ static void add_to(struct mkpt *m, struct value *dict, const char *key, struct v
 	mkpt_add(m, l, v);
 }
 
-/* The sizes of the parts or, in the oldest files, their number. */
+/* Return the sizes of the parts or, for the oldest files, their number. */
 static struct value *part_sizes(struct mkpt *m, const struct world_tensor *t, bool spelled)
 {
 	struct value *sizes = mkpt_tuple(m, 0);
@@ -68,8 +68,7 @@ static void add_sub_params(struct mkpt *m, struct value *info, const struct worl
 	mkpt_set(m, value_find(info, "sub_param_shard_widths"), t->name, widths);
 }
 
-/* Row-major strides of a tensor of shape `shape`, but with `size` along the
- * partitioned dimension. */
+/* Compute the row-major strides of `shape`, but with `size` along the partitioned dimension. */
 static void strides(const struct world_tensor *t, uint64_t size, uint64_t *out)
 {
 	uint64_t s = 1;
@@ -89,7 +88,7 @@ static struct value *affine_place(struct mkpt *m, const struct world_tensor *t, 
 	return mkpt_tuple(m, 2, mkpt_int(m, (int64_t)(at * s[t->dim])), ints(m, s, t->ndim));
 }
 
-/* Rank k's share of part j, which begins at `at` of the cut dimension. */
+/* Return rank k's share of part j, which begins at `at` of the partitioned dimension. */
 static struct value *affine_piece(struct mkpt *m, const struct world *w,
 				  const struct world_tensor *t, size_t j, unsigned k, uint64_t at)
 {

@@ -64,7 +64,7 @@ struct floats {
 	uint64_t rows, columns, numel;
 };
 
-/* A tree's tensor; a 1-D one has one row. */
+/* Read a tensor of a tree; a 1-D one has one row. */
 static struct floats read_floats(const char *tree, const char *name,
 				 const char *state)
 {
@@ -91,7 +91,7 @@ static struct floats read_floats(const char *tree, const char *name,
 	return f;
 }
 
-/* Megatron's row for column `c` of c_attn: queries, keys, values, or those of each head. */
+/* Return Megatron's row for column `c` of c_attn: queries, keys, values, or those of each head. */
 static uint64_t fused_row(uint64_t c)
 {
 	const uint64_t kind = c / width, in_kind = c % width;
@@ -192,8 +192,7 @@ static bool is_pipe(void)
 	return dir;
 }
 
-/* Print the pairs of a dict or of an object's state, or the items of a list, below
- * `prefix`. */
+/* Print the pairs of a dict or an object's state, or the items of a list, below `prefix`. */
 static void print_below(const struct value *v, const char *prefix, int depth)
 {
 	const struct value_dict *pairs = value_pairs(

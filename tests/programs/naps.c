@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Makes waiting ranks sleep.  Open MPI calls sched_yield while it waits, but since Linux 6.6 that
+ * Make waiting ranks sleep.  Open MPI calls sched_yield while it waits, but since Linux 6.6 that
  * only ends the current time slice: waiting ranks take as much processor time as working ones, and
  * as other tests.
  */

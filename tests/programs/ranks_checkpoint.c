@@ -44,17 +44,17 @@ struct run {
 	uint64_t step, skipped;
 	uint64_t loaded_rows; /* rows of the vocabulary in the loaded checkpoint */
 	struct load_options load;
-	unsigned largest;    /* the largest file that may be written, in bytes; 0: any */
+	unsigned largest;    /* size limit of written files, in bytes; 0: none */
 	bool background;     /* save in the background of training ... */
-	unsigned more;       /* ... for this many steps */
-	bool killed;         /* stop in the middle of these */
+	unsigned more;       /* number of these steps */
+	bool killed;         /* stop in the middle of these steps */
 	bool apart;          /* on a device with separate memory, by NCCL */
 	unsigned vocab_rows; /* unpadded vocabulary rows; 0: all */
-	bool padding;        /* has non-zero values */
+	bool padding;        /* whether padding has non-zero values */
 	char *name, *preset;
 };
 
-/* Rank 0's output. */
+/* Print on rank 0. */
 __attribute__((format(printf, 2, 3))) static void print_from(const struct run *r,
 							     const char *format, ...)
 {
@@ -187,13 +187,13 @@ static int parse(struct run *r, int argc, char **argv)
 	return 0;
 }
 
-/* The gradient of element e of the model in a step. */
+/* Return the gradient of element e of the model in a step. */
 static float known_gradient(uint64_t step, uint64_t e)
 {
 	return (float)((int)((e * 7 + step * 3) % 23) - 11) / 64;
 }
 
-/* The gradient of a parameter's elements, which begin at `start` in the whole model; 0 for
+/* Compute the gradient of a parameter's elements, which begin at `start` in the whole model; 0 for
  * padding. */
 static void set_gradient(const struct run *r, const struct gpt2_param *p, uint64_t start, float *x)
 {
@@ -206,7 +206,7 @@ static void set_gradient(const struct run *r, const struct gpt2_param *p, uint64
 	}
 }
 
-/* The elements of the whole model before a parameter. */
+/* Return the number of elements of the whole model before a parameter. */
 static uint64_t start_of(const struct run *r, const struct gpt2_param *p)
 {
 	uint64_t n = 0;
@@ -216,7 +216,7 @@ static uint64_t start_of(const struct run *r, const struct gpt2_param *p)
 	return n;
 }
 
-/* Every rank has the same gradient, so that it equals the average. */
+/* Every rank has the same gradient, which therefore equals the average. */
 static void add_gradients(struct run *r)
 {
 	const struct network_weights w = zero_weights(&r->zero);
@@ -281,7 +281,7 @@ static int begin_save(struct saver *s, const struct save_options *o, struct errm
 	return rc;
 }
 
-/* A save writes the state at the time when it began. */
+/* A save writes the state of the time when it began. */
 static int save_and_train(struct run *r, const struct save_options *o, struct errmsg *err)
 {
 	struct saver *s;
@@ -322,7 +322,7 @@ static int save(struct run *r, struct errmsg *err)
 	return o.dir ? save_and_train(r, &o, err) : 0;
 }
 
-/* Over all ranks. */
+/* Print the bytes of all ranks. */
 static void tell_bytes(struct run *r, const struct load_result *got)
 {
 	double all[] = { (double)got->bytes, (double)got->direct };
@@ -372,7 +372,7 @@ static uint64_t digest(uint64_t h, const float *x, size_t n)
 	return h;
 }
 
-/* Put this rank's elements of a parameter into the whole one. */
+/* Copy this rank's elements of a parameter into the whole one. */
 static void place(const struct gpt2_param *p, const struct fragment *f, const float *part,
 		  float *whole)
 {
@@ -385,7 +385,7 @@ static void place(const struct gpt2_param *p, const struct fragment *f, const fl
 	}
 }
 
-/* The same for parameter `number` of the whole model, unless another rank does so. */
+/* The same for parameter `number` of the whole model, unless another rank copies it. */
 static void place_number(struct run *r, size_t number, const float *part, float *whole)
 {
 	for (size_t i = 0; i < r->model.nparams; i++) {
@@ -402,7 +402,7 @@ static void place_number(struct run *r, size_t number, const float *part, float 
 	}
 }
 
-/* The elements of a partition's buffer in model order, without padding. */
+/* Collect the elements of a partition's buffer in model order, without padding. */
 static uint64_t collect(struct run *r, const float *part)
 {
 	uint64_t h = UINT64_C(0xcbf29ce484222325);
@@ -477,7 +477,7 @@ static int run(struct run *r, struct errmsg *err)
 	return rc ? rc : save(r, err);
 }
 
-/* Finish the run; rank 0 prints why it failed. */
+/* Run to the end; rank 0 prints why a run failed. */
 static void run_one(struct comm *comm, int argc, char **argv)
 {
 	struct run r = { .comm = comm };

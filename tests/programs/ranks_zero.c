@@ -26,7 +26,7 @@
 /* Six messages of comm_mpi.c as it is built for this program (local.mk). */
 #define EXCHANGED ((size_t)5 * 65536 + 7)
 
-#define MICRO_BATCHES 12u /* of a step, over all ranks; divisible by 1 to 4 */
+#define MICRO_BATCHES 12u /* micro-batches of a step, over all ranks; divisible by 1 to 4 */
 #define STEPS 3u
 #define LR 0.05
 #define SEED 7
@@ -139,8 +139,8 @@ static void others(struct comm *c)
 	check(c, c->local_size == c->size, "all are on this machine");
 }
 
-/* The gradient of element e of the whole model in a micro-batch: a small integer, so that sums
- * are exact, or a fraction, so that float sums depend on the order. */
+/* Return the gradient of element e of the whole model in a micro-batch: a small integer, so that
+ * sums are exact, or a fraction, so that float sums depend on the order. */
 static float known_gradient(bool fraction, unsigned step, unsigned micro, uint64_t e)
 {
 	const float x = (float)((int)((e * 7 + micro * 5 + step * 3) % 23) - 11);
@@ -154,7 +154,7 @@ static void add_gradients(struct zero *z, const struct network_weights *w, bool 
 	const struct gpt2 *m = z->model;
 	uint64_t end = m->numel;
 
-	/* As backward does: the last unit first, the embeddings in between too. */
+	/* Visit units like backward: the last one first, the embeddings also in between. */
 	bool fresh_embed = false;
 	float *embed = w->gradient(w->ctx, 0, &fresh_embed);
 
@@ -179,7 +179,7 @@ static void add_gradients(struct zero *z, const struct network_weights *w, bool 
 	}
 }
 
-/* All masters, on every rank. */
+/* Gather all masters on every rank. */
 static void collect(struct zero *z, float *all)
 {
 	uint64_t at = 0;
@@ -234,8 +234,8 @@ struct run {
 	enum dtype comm_dtype;
 	bool at_boundary;
 	double clip;
-	bool exactly; /* sum fractions */
-	float *all;   /* out: masters at the end */
+	bool exactly; /* sums fractions */
+	float *all;   /* output: masters at the end */
 	double norm;
 };
 
@@ -266,7 +266,7 @@ static void train(struct topology *t, struct backend *b, const struct gpt2 *mode
 	w = zero_weights(&z);
 	for (unsigned step = 0; step < STEPS; step++) {
 		for (unsigned k = c->rank; k < MICRO_BATCHES; k += c->size) {
-			/* Reductions may start early, or must not. */
+			/* Reductions may start early, or only later. */
 			if (step && k + c->size >= MICRO_BATCHES)
 				zero_expect_last(&z);
 			add_gradients(&z, &w, run->exactly, step, k);
@@ -296,8 +296,8 @@ static void train(struct topology *t, struct backend *b, const struct gpt2 *mode
 	check(c, z.memory.bytes == 0, "memory is given back");
 }
 
-/* Number of elements in units used at once: the embeddings, a block, between devices the next
- * one, and the last norm. */
+/* Return the number of elements in units used at once: the embeddings, a block, between devices the
+ * next one, and the last norm. */
 static uint64_t in_use(const struct gpt2 *m, const struct comm *c, const struct backend *b)
 {
 	const bool direct = c->size > 1 && strncmp(b->device, "gpu", 3) == 0 && b->device[3];
@@ -306,7 +306,7 @@ static uint64_t in_use(const struct gpt2 *m, const struct comm *c, const struct 
 	       m->units[m->nunits - 1].numel;
 }
 
-/* Memory of a rank in bytes per parameter, and per parameter used at once. */
+/* Print a rank's memory in bytes per parameter, and per parameter used at once. */
 static void memory(struct topology *t, struct backend *b)
 {
 	static const struct {
@@ -410,7 +410,7 @@ static int open_backend(struct backend **b, const char *name, unsigned rank, str
 	if (strcmp(name, "cpu") == 0)
 		return backend_cpu_new(b, DTYPE_F32, 1, err);
 	*b = apart_backend(DTYPE_F32);
-	/* A device for each rank, or one that all share. */
+	/* Choose a device for each rank, or one that all share. */
 	if (strcmp(name, "own") == 0)
 		snprintf((*b)->device, sizeof((*b)->device), "gpu%u", rank);
 	if (strcmp(name, "shared") == 0)
@@ -432,7 +432,7 @@ int main(int argc, char **argv)
 		fprintf(stderr, "%s\n", err.text);
 		return 1;
 	}
-	/* The case's own limit is longer. */
+	/* The case has its own, longer limit. */
 	if (getenv("NCCL_EMULATED_STUCK") && watch_start(c.rank, 8, &err))
 		return 1;
 	if (topology_connect(&t, b, &err))

@@ -37,7 +37,7 @@ static void add(struct stats *s, const float *v, size_t n)
 	s->n += n;
 }
 
-/* The elements of a dense tensor that begins at byte `off` of the file. */
+/* Add the elements of a dense tensor that begins at byte `off` of the file. */
 static int add_elements(struct stats *s, const struct ptfile *pt,
 			const struct tensor *t, uint64_t off, struct errmsg *err)
 {

@@ -19,7 +19,7 @@
 #include "gpu/train/command.h"
 #include "gpu/watch/watch.h"
 
-/* Standard output and error become file `fd`. */
+/* Redirect standard output and error to file `fd`. */
 static void say_to(int fd)
 {
 	fflush(NULL);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Device addresses are those of an inaccessible range; their memory lies as far
- * behind them as the range is long.
+ * Device addresses lie in an inaccessible range; their memory follows at a distance of the range's
+ * length.
  */
 #include "tests/support/apart.h"
 
@@ -77,7 +77,7 @@ static void give_back(struct backend *b, void *p)
 struct copy {
 	void *dst;
 	const void *src;
-	size_t bytes; /* to be copied, or: */
+	size_t bytes; /* number of bytes to copy, or: */
 	size_t n;     /* elements to be cast */
 	enum dtype from, to;
 	bool add;
@@ -90,7 +90,7 @@ struct queue {
 
 struct backend_event {
 	struct queue *q;
-	size_t at; /* number of bytes that must be done */
+	size_t at; /* number of bytes that are to be transferred */
 };
 
 static struct queue queues[BACKEND_QUEUES];
@@ -174,7 +174,7 @@ static void *host_take(struct backend *b, size_t bytes)
 	void *p;
 
 	host_asked++;
-	/* Aligned like a device's library's. */
+	/* Align like a device's library. */
 	return posix_memalign(&p, HOST_ALIGN, bytes) ? NULL : p;
 }
 
@@ -200,7 +200,7 @@ static void copy_later(struct backend *b, enum backend_queue i, void *dst, const
 		later(&queues[i], (struct copy){ .dst = dst, .src = src, .bytes = bytes });
 }
 
-/* The computation is done when it is asked for. */
+/* The computation queue runs operations at once, others when waited for. */
 static void later_or_now(enum backend_queue i, struct copy c)
 {
 	struct queue one = { .v = &c, .n = 1 };

@@ -14,16 +14,16 @@ struct backend;
  */
 struct backend *apart_backend(enum dtype dtype);
 
-/* The memory behind a device address; NULL if it is not one. */
+/* Return the memory behind a device address; NULL if it is not one. */
 void *apart_memory(const void *p);
 
-/* How often host memory was allocated from it. */
+/* Return how often host memory was allocated from the device. */
 unsigned apart_host_asked(void);
 
-/* Do all queued operations of a queue of the device, given by its native object. */
+/* Run all queued operations of a queue of the device, given by its native object. */
 void apart_finish(void *native_queue);
 
-/* Copies that are queued and not yet executed. */
+/* Return the number of queued copies that have not run. */
 unsigned apart_pending(void);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Command lines of uctrain, written as users would, and what they configure. */
+/* Command lines of uctrain as users write them, and the resulting configuration. */
 #ifndef TESTS_COMMANDLINE_H
 #define TESTS_COMMANDLINE_H
 
@@ -8,13 +8,13 @@
 
 #define LINE_LEN 512
 
-/* Words between blanks, as config_parse takes them. */
+/* Parse words separated by blanks with config_parse. */
 int line_parse(struct config *c, const char *line, unsigned ranks, struct errmsg *err);
 
 void line_is_taken(struct config *c, const char *line, unsigned ranks);
 void line_is_refused(const char *line, unsigned ranks, const char *says);
 
-/* Write a configuration, and make the command line that names it, followed by `more`. */
+/* Write a configuration, and return the command line that names it, followed by `more`. */
 const char *line_with_json(const char *json, const char *more);
 
 /* Set up and tear down the directory for configurations, for all tests of a program. */

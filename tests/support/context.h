@@ -4,7 +4,7 @@
 
 #include "ckpt/io/io.h"
 
-/* The context of a test program, for its whole run. */
+/* Return the context that a test program uses throughout. */
 static inline struct uckpt *test_context(void)
 {
 	static struct uckpt *u;

@@ -100,7 +100,7 @@ const struct line *findings_find(const struct findings *x, const char *keyword)
 	return NULL;
 }
 
-/* The position of a name's suffix; NULL if it has another one. */
+/* Return the position of a name's suffix; NULL if it has another one. */
 static char *find_suffix(char *name, const char *suffix)
 {
 	const size_t n = strlen(name), s = strlen(suffix);

@@ -12,7 +12,7 @@
 
 #define GOOD_FIELDS 5
 #define GOOD_PATH_LEN 1024
-#define GOOD_HEX_LEN 64 /* of a SHA-256 */
+#define GOOD_HEX_LEN 64 /* characters of a SHA-256 */
 
 struct user_rules;
 
@@ -20,25 +20,25 @@ struct line {
 	char *field[GOOD_FIELDS]; /* "" when absent */
 };
 
-/* A file of statements, split. */
+/* A file of statements, split into fields. */
 struct findings {
 	char *text;
 	struct line *v;
 	size_t n;
 };
 
-/* Ends the test if the file cannot be read. */
+/* Load the lines; end the test if the file cannot be read. */
 void lines_load(struct findings *x, const char *path);
 void findings_done(struct findings *x);
 bool line_is(const struct line *l, const char *keyword);
 
-/* The first of them, or NULL. */
+/* Return the first match, or NULL. */
 const struct line *findings_find(const struct findings *x, const char *keyword);
 
-/* The merge rules that the case is opened with, until the next call; NULL: none. */
+/* Return the merge rules for opening the case, valid until the next call; NULL: none. */
 const struct user_rules *good_rules(const char *dir, const struct findings *digests);
 
-/* The SHA-256 of bytes, as text. */
+/* Write the SHA-256 of bytes as text. */
 void hex_digest(const void *bytes, size_t len, char out[GOOD_HEX_LEN + 1]);
 
 /* As realloc, but ends the test if there is no memory. */
@@ -46,7 +46,7 @@ void *xrealloc(void *p, size_t size);
 
 /* The results of a case; a test's own struct begins with them. */
 struct good_tally {
-	const char *name; /* of the case */
+	const char *name; /* name of the case */
 	unsigned failures;
 	unsigned checks;
 };
@@ -55,8 +55,7 @@ struct good_tally {
 void good_fail(struct good_tally *t, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 
-/* Checks the case DIR/NAME, adds the checks that were made to `*checks`, and
- * returns how many failed. */
+/* Check the case DIR/NAME, add the number of checks to `*checks`, and return how many failed. */
 typedef unsigned good_check_fn(const char *dir, const char *name,
 			       unsigned *checks);
 

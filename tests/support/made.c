@@ -44,7 +44,7 @@ void made_shards_done(struct made_shards *f)
 	mkckpt_free_dir(f->dir);
 }
 
-/* One run of a shard at the end of a storage. */
+/* Add a run of a shard at the end of a storage. */
 static void add_run(const struct made_shards *f, struct extent_map *m, struct bytebuf *data,
 		    uint64_t *s, uint64_t most)
 {
@@ -57,7 +57,7 @@ static void add_run(const struct made_shards *f, struct extent_map *m, struct by
 		bytebuf_add_fill(data, 0, 4 * n);
 		return;
 	}
-	if (test_random(s) % 4 == 0) { /* n elements that are converted */
+	if (test_random(s) % 4 == 0) { /* add n elements with a cast */
 		static const enum dtype types[][2] = {
 			{ DTYPE_BF16, DTYPE_F32 },
 			{ DTYPE_F32, DTYPE_BF16 },

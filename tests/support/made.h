@@ -29,7 +29,7 @@ struct made_shards {
 void made_shards_make(struct made_shards *f);
 void made_shards_done(struct made_shards *f);
 
-/* A file's expected bytes, and the virtual file. */
+/* A virtual file and its expected bytes. */
 struct made {
 	uint8_t *whole;
 	uint64_t size;
@@ -39,9 +39,9 @@ struct made {
 	struct vfile *f;
 };
 
-/* `n` storages of several random runs each; the third is empty. */
+/* Make `n` storages of several random runs each; the third is empty. */
 void made_file(const struct made_shards *f, struct made *m, size_t n, bool sums, uint64_t seed);
-/* The same file, opened once more. */
+/* Open the same file once more. */
 void made_again(const struct made_shards *f, struct made *m, struct made *of, uint64_t seed);
 void made_done(struct made *m);
 
@@ -49,10 +49,10 @@ bool made_read_is_right(struct made *m, uint8_t *buf, size_t len, uint64_t off);
 bool made_map_is_right(struct made *m, size_t len, uint64_t off);
 bool made_pieces_are_right(struct made *m, uint64_t seed, unsigned n);
 
-/* The sum of each storage is known, and right. */
+/* Check that the checksum of each storage is known and right. */
 void made_check_sums(const struct made *m);
 
-/* Where the trailer begins: reading it requires the checksums. */
+/* Return where the trailer begins, whose bytes require the checksums. */
 uint64_t made_trailer(const struct made *m);
 
 #endif

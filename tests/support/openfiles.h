@@ -4,7 +4,7 @@
 
 #include <fcntl.h>
 
-/* How many of the first descriptors are open: a test opens few. */
+/* Count the open ones of the first descriptors; tests open few. */
 static inline unsigned open_files(void)
 {
 	unsigned n = 0;

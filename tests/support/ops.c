@@ -78,14 +78,14 @@ static const struct shape flats[] = {
 	{ .n = { 4099 } },
 };
 
-/* Elements; rounded to both 16-bit types, and back, stored and added. */
+/* Elements: round to both 16-bit types and back, store and add. */
 static void narrow(struct side *s, const struct shape *h)
 {
 	const struct backend_ops *const o = s->b->ops;
 	const size_t n = h->n[0];
 	const enum dtype types[] = { DTYPE_BF16, DTYPE_F16 };
 	float *const f = side_floats(s, n, 100);
-	/* Of 16-bit numbers it has room for twice as many. */
+	/* It has room for twice as many 16-bit numbers. */
 	void *const half = side_floats(s, n, NAN);
 
 	for (size_t i = 0; i < COUNT(types); i++) {
@@ -106,7 +106,7 @@ static const struct shape narrows[] = {
 	{ .n = { 8192 } },
 };
 
-/* Rows, columns, elements of each. */
+/* n: rows, columns, elements of each. */
 static void transpose(struct side *s, const struct shape *h)
 {
 	const size_t n = h->n[0] * h->n[1] * h->n[2];
@@ -123,7 +123,7 @@ static const struct shape transposes[] = {
 	{ .n = { 2, 40, 16 } },
 };
 
-/* Batch, positions, width, vocabulary. */
+/* n: batch, positions, width, vocabulary. */
 static void embed(struct side *s, const struct shape *h)
 {
 	const struct backend_ops *const o = s->b->ops;
@@ -146,15 +146,15 @@ static const struct shape embeds[] = {
 	{ .n = { 1, 1, 8, 2 } },
 	{ .n = { 3, 5, 7, 4 } },
 	{ .n = { 2, 17, 64, 300 } },
-	/* more rows than are sorted in a tile, and a token in many */
+	/* more rows than a tile sorts, and a token in many of them */
 	{ .n = { 11, 100, 16, 3 } },
-	/* all rows have the same */
+	/* all rows have the same token */
 	{ .n = { 3, 111, 40, 1 } },
-	/* and more than are sorted by counting: three runs of different lengths */
+	/* more than counting sorts: three runs of different lengths */
 	{ .n = { 65, 256, 8, 50 } },
 };
 
-/* Rows, width. */
+/* n: rows, width. */
 enum { SUM = 1 };
 
 static void norm(struct side *s, const struct shape *h)
@@ -187,13 +187,13 @@ static const struct shape norms[] = {
 	{ .n = { 5, 7 }, .how = SUM },
 	{ .n = { 130, 64 }, .how = SUM, .fresh = true },
 	{ .n = { 9, 520 }, .fresh = true },
-	/* more chunks of rows than one */
+	/* more than one chunk of rows */
 	{ .n = { 203, 33 }, .how = SUM },
-	/* more columns than shared memory has room for the sums of */
+	/* more columns than shared memory has sums for */
 	{ .n = { 10, 20488 }, .how = SUM, .fresh = true },
 };
 
-/* Rows, columns in and out. */
+/* n: rows, columns in and out. */
 enum { PLAIN, RESIDUAL, GELU, NO_BIAS, APART };
 
 static void linear(struct side *s, const struct shape *h)
@@ -238,7 +238,7 @@ static const struct shape linears[] = {
 	{ .n = { 33, 24, 40 }, .how = APART },
 };
 
-/* Batch, positions, heads, elements of a head. */
+/* n: batch, positions, heads, elements of a head. */
 static void attention(struct side *s, const struct shape *h)
 {
 	const struct backend_ops *const o = s->b->ops;
@@ -269,12 +269,12 @@ static const struct shape attentions[] = {
 	{ .n = { 3, 70, 1, 24 } },
 };
 
-/* Two ranks that share the tokens, one after the other: a rank's numbers of rows are kept when it
- * is asked for the loss alone, and the other's known when both are asked for gradients. */
+/* Emulate two ranks that share the tokens, one after the other: a rank's row counts are kept when
+ * only the loss is requested; the other rank's are known when both compute gradients. */
 struct by_turns {
 	struct backend *b;
 	float known[2][512];
-	size_t at; /* of this call's rows so far */
+	size_t at; /* rows of this call so far */
 };
 
 static void take_turn(const struct backend_group *g, const float *mine, size_t n, float *all)
@@ -288,7 +288,7 @@ static void take_turn(const struct backend_group *g, const float *mine, size_t n
 	t->at += n;
 }
 
-/* Targets as two ranks know them that have vocab[] tokens each. */
+/* Set targets for two ranks with vocab[] tokens each. */
 static void share_targets(struct side *s, const int32_t *all, size_t rows, const size_t *vocab,
 			  int32_t *const *of)
 {
@@ -309,7 +309,7 @@ static void share_targets(struct side *s, const int32_t *all, size_t rows, const
 		o->to_device(s->b, of[r], x[r], rows * sizeof(**x));
 }
 
-/* Rows, width, vocabulary, tokens of the first rank. */
+/* n: rows, width, vocabulary, tokens of the first rank. */
 static void shared_cross_entropy(struct side *s, const struct shape *h)
 {
 	const struct backend_ops *const o = s->b->ops;
@@ -351,7 +351,7 @@ static const struct shape shared_heads[] = {
 	{ .n = { 3, 8, 5000, 2504 } },
 };
 
-/* Rows, width, vocabulary; `how`: the loss alone. */
+/* n: rows, width, vocabulary; `how`: only the loss. */
 static void cross_entropy(struct side *s, const struct shape *h)
 {
 	const struct backend_ops *const o = s->b->ops;

@@ -23,7 +23,7 @@ struct op {
 #define OPS 8
 extern const struct op ops[OPS];
 
-/* Between float32 and 16-bit types: rounding that all backends share. */
+/* Conversions between float32 and 16-bit types, whose rounding all backends share. */
 extern const struct op narrowing;
 
 const struct op *op_named(const char *name);

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-/* The next number after `*s`, which must not be 0 (Marsaglia's xorshift). */
+/* Return the number after `*s`, which must not be 0 (Marsaglia's xorshift). */
 static inline uint64_t test_random(uint64_t *s)
 {
 	*s ^= *s << 13;

@@ -4,8 +4,8 @@
 
 #include <glob.h>
 
-/* The files of the source tree that match a pattern, made as by printf.  The test
- * program ends if there are none.  The caller frees with globfree(). */
+/* List the files of the source tree that match a pattern, made as by printf.  The test program ends
+ * if there are none.  The caller frees with globfree(). */
 __attribute__((format(printf, 2, 3))) void realfiles_glob(glob_t *g,
 							   const char *pattern,
 							   ...);
@@ -13,8 +13,8 @@ __attribute__((format(printf, 2, 3))) void realfiles_glob(glob_t *g,
 /* All .pt files of the reference checkpoints. */
 #define REALFILES_PT "tests/good/*/*/*.pt"
 
-/* The first line of the file `path`, which is the expected message for another one; `path`
- * becomes that file's name, without ".expect".  The caller frees the line. */
+/* Return the first line of the file `path`, the expected message for another file; remove ".expect"
+ * from `path`.  The caller frees the line. */
 char *realfiles_expect(char *path);
 
 #endif

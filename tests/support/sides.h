@@ -35,28 +35,28 @@ void side_begin(struct side *s, struct backend *b, size_t skew);
 /* Free everything that was made and recorded. */
 void side_end(struct side *s);
 
-/* A buffer of random numbers from -by to by; all NaN, for results, if `by` is. Freed by
- * side_end. */
+/* Make a buffer of random numbers from -by to by; if `by` is NaN, all are NaN, for results.
+ * side_end frees it. */
 void *side_act(struct side *s, size_t n, float by);
 float *side_floats(struct side *s, size_t n, float by);
 double *side_double(struct side *s, double x);
-/* A copy of `bytes` of host memory. */
+/* Make a copy of `bytes` of host memory. */
 void *side_copy(struct side *s, const void *from, size_t bytes);
-/* Integers from 0 to below `limit`; every fifth is -1 if `some_not`. */
+/* Make integers from 0 to below `limit`; every fifth is -1 if `some_not`. */
 int32_t *side_ints(struct side *s, size_t n, unsigned limit, bool some_not);
 
-/* dst = n activations, as floats. */
+/* Convert n activations to floats in `dst`. */
 void side_widen(struct side *s, float *dst, const void *src, size_t n);
 
 void side_show_act(struct side *s, const char *name, const void *p, size_t n);
 void side_show_floats(struct side *s, const char *name, const float *p, size_t n);
 void side_show_double(struct side *s, const char *name, const double *p);
 
-/* Fails, naming `what`, unless each recorded element differs from the other side's by at most
+/* Fail, naming `what`, unless each recorded element differs from the other side's by at most
  * `tolerance` times the largest of them. */
 void sides_near(const char *what, const struct side *got, const struct side *want,
 		double tolerance);
-/* Fails unless both sides recorded the same bits. */
+/* Fail unless both sides recorded the same bits. */
 void sides_equal(const char *what, const struct side *got, const struct side *want);
 
 #endif

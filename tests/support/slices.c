@@ -72,7 +72,7 @@ void slices_check_invariants(const struct slices *l, const struct geometry *g)
 			assert_true(s->from + s->len <= l->v[s->source].numel);
 			continue;
 		}
-		/* A row of the source has all elements taken for a row. */
+		/* A row of the source contains all elements used for a row. */
 		assert_true(s->from + s->len <= g->stride[s->source]);
 		assert_true(g->rows * g->stride[s->source] <= l->v[s->source].numel);
 	}

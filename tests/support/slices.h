@@ -19,7 +19,7 @@
 
 struct slices {
 	struct slice v[SLICES_RANKS_MAX];
-	const struct slice *slices[SLICES_RANKS_MAX]; /* NULL: the rank has none */
+	const struct slice *slices[SLICES_RANKS_MAX]; /* NULL: the rank has no slice */
 	uint64_t shapes[SLICES_RANKS_MAX][SLICES_DIMS_MAX];
 	size_t n;
 };
@@ -30,7 +30,7 @@ void slices_set(struct slices *l, size_t t, const uint64_t *shape,
 /* [shape or None, ...] */
 void slices_parse(struct slices *l, struct mkpt *m, const char *text);
 
-/* geometry_init for a parameter of these slices. */
+/* Call geometry_init for a parameter of these slices. */
 int slices_geometry(struct geometry *g, const struct merge *rule,
 		    const char *name, struct slices *l, struct errmsg *err);
 
@@ -43,7 +43,7 @@ struct element {
 /* Check the invariants that gather.c relies on. */
 void slices_check_invariants(const struct slices *l, const struct geometry *g);
 
-/* Every element of the output; free() it. */
+/* Return every element of the output; the caller frees it. */
 struct element *slices_expand(const struct slices *l, const struct geometry *g);
 
 /*

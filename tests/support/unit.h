@@ -12,7 +12,7 @@
 
 #include "ckpt/base/array.h"
 
-/* cmocka hands each test a state, which few need. */
+/* cmocka passes each test a state that few need. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
 #endif

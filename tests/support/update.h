@@ -4,7 +4,7 @@
 
 #include "gpu/zero/zero.h"
 
-/* The whole update at once. */
+/* Run the whole update at once. */
 static inline int update_all(struct zero *z, struct zero_update *u, struct errmsg *err)
 {
 	zero_begin_update(z, u);

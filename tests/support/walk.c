@@ -21,7 +21,7 @@ static int broken(struct errmsg *err, const char *what, const char *name)
 	return errmsg_set(err, WALK_BROKEN, "walk: %s: %s", name, what);
 }
 
-/* Extents are in order, without gaps, and end where the file does. */
+/* Check that extents are in order, without gaps, and end where the file does. */
 static bool is_map(const struct vfile *f)
 {
 	const struct extent_map *m = vfile_extents(f);
@@ -32,8 +32,8 @@ static bool is_map(const struct vfile *f)
 	return extent_size(m) == vfile_size(f) && (m->n == 0 || m->v[0].start == 0);
 }
 
-/* Read the whole file, from its end first, so that checksums are needed early;
- * then in pieces from its start. */
+/* Read the whole file, first its end, so that checksums are needed early; then in pieces from its
+ * start. */
 static int read_file(struct vfile *f, const char *name, struct errmsg *err)
 {
 	const uint64_t size = vfile_size(f);
@@ -117,7 +117,7 @@ static int walk_dir(struct plan *p, uint64_t dir, struct errmsg *err)
 	}
 	if (rc)
 		return rc;
-	/* No name contains a slash: no checkpoint can have this one. */
+	/* No checkpoint can have this name, which contains a slash. */
 	return plan_lookup(p, dir, "no/such", &node, err) == -ENOENT
 		       ? 0
 		       : broken(err, "finds what is not there", "no/such");

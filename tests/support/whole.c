@@ -83,7 +83,7 @@ void whole_done(struct whole *w)
 	free(w->ints);
 }
 
-/* The backend is on the host: its memory is ours. */
+/* The backend uses host memory directly. */
 static const int32_t *begin_pass(struct whole *w, double *loss)
 {
 	*loss = 0;

@@ -20,15 +20,16 @@ struct whole {
 	int32_t *tokens; /* batch * seq, for the caller to fill in */
 	int32_t *ints;   /* the network's integers */
 	size_t batch, seq;
-	unsigned acquired; /* and not released */
+	unsigned acquired; /* acquired units that are not released */
 };
 
-/* On the CPU; weights, gradients and tokens are 0.  Call whole_done in any case. */
+/* Create the model on the CPU, with weights, gradients and tokens 0.  Call whole_done in any
+ * case. */
 int whole_init(struct whole *w, const struct gpt2_config *c, size_t batch, size_t seq,
 	       enum dtype dtype, unsigned threads, struct errmsg *err);
 void whole_done(struct whole *w);
 
-/* network_train with the tokens, with gradients and without. */
+/* Call network_train with the tokens, with and without gradients. */
 int whole_train(struct whole *w, float scale, uint64_t seed, double *loss, struct errmsg *err);
 int whole_evaluate(struct whole *w, double *loss, struct errmsg *err);
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Python imports this at its start where PYTHONPATH has its directory: programs that were
-written for GPUs then train with DeepSpeed on several CPU ranks, without changes."""
+"""Python imports this at start if PYTHONPATH contains its directory: programs written for GPUs
+then train with DeepSpeed on several CPU ranks, without changes."""
 import os
 import sys
 
@@ -11,14 +11,14 @@ if "RANK" in os.environ:
 
     import no_shm  # noqa: F401
 
-    # Accelerate does not expect DeepSpeed on several CPU ranks.
+    # Accelerate does not support DeepSpeed on several CPU ranks.
     accelerate.PartialState._prepare_backend = lambda *_, **__: (
         "gloo", accelerate.DistributedType.MULTI_CPU)
     if any("lightning" in word for word in sys.orig_argv):
         import torch
         from lightning.pytorch import accelerators, strategies
 
-        # Lightning refuses DeepSpeed without a GPU, and DeepSpeed needs a number.
+        # Lightning refuses DeepSpeed without a GPU, and DeepSpeed needs a device number.
         cpu = accelerators.CPUAccelerator
         cpu.get_parallel_devices = lambda n: [torch.device("cpu", 0)] * n
         strategies.deepspeed.CUDAAccelerator = cpu

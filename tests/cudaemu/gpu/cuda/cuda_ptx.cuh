@@ -6,7 +6,7 @@
 #include <cuda_runtime.h>
 #include <stdint.h>
 
-/* Blocks run one after the other. */
+/* Blocks run one after another, so static memory suffices. */
 #define CUDA_SHARED(type, name, ...)  \
 	static type name __VA_ARGS__; \
 	cudaemu_has_shared(&name, sizeof(name))
@@ -47,7 +47,7 @@ struct cudaemu_operands {
 	float a[8], b[4];
 };
 
-/* Two numbers from each register. */
+/* Split each register into two numbers. */
 template <float (*from)(uint16_t)>
 static inline void cudaemu_unpack(float *x, const uint32_t *registers, unsigned n)
 {
@@ -55,7 +55,7 @@ static inline void cudaemu_unpack(float *x, const uint32_t *registers, unsigned 
 		x[i] = from((uint16_t)(registers[i / 2] >> 16 * (i % 2)));
 }
 
-/* The operands of the lane with elements k % 8 of a row of a, or column of b. */
+/* Return the operands of the lane with elements k % 8 of a row of a, or column of b. */
 static inline const struct cudaemu_operands *cudaemu_of_group(const char *given, unsigned group,
 							      unsigned k)
 {
