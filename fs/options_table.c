@@ -17,7 +17,7 @@
 #include "fs/log/log.h"
 #include "fs/options.h"
 
-/* An option as given: "crc=zero".  A setter returns NULL, or what is wrong. */
+/* An option as given: "crc=zero".  A setter returns NULL, or an error text. */
 struct given {
 	const char *arg;
 	size_t name_len;

@@ -23,12 +23,12 @@ struct uckpt {
 	/* Set before threads are started: */
 	struct uckpt_calls calls;
 	struct confined *confined; /* roots that no link leaves (beneath.h) */
-	struct united *unions;     /* of directories (io/roots.h) */
+	struct united *unions;     /* unions of directories (io/roots.h) */
 	struct site *sites;        /* servers (remote/site.h) */
 	struct {
 		unsigned deadline_s; /* limit of a request with its retries, in seconds */
 		char *manifest;    /* file with the names of files, or NULL */
-		char *ca_file;     /* or NULL: the system's certificates */
+		char *ca_file;     /* NULL: the system's certificates */
 		char *s3_endpoint; /* or NULL */
 		char *s3_region;   /* or NULL */
 		bool s3_anonymous;
@@ -48,13 +48,13 @@ struct uckpt {
 	unsigned head_dim; /* for a distributed checkpoint: rows of a head in fused heads; 0: not
 			    * set */
 
-	struct cache_pool *cache; /* of blocks (remote/cache.h) */
+	struct cache_pool *cache; /* cache of blocks (remote/cache.h) */
 
 	/* Protects the lists that HACKING.md names, including the following ones; never held across
 	 * I/O. */
 	pthread_mutex_t lock;
 	struct pack *packs;        /* open packs (pack/pack.h) */
-	struct remote_list *lists; /* of servers' directories (remote/remote.h) */
+	struct remote_list *lists; /* listings of servers' directories (remote/remote.h) */
 };
 
 /* Return the caller's function for warnings, which may be NULL. */

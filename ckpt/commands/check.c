@@ -34,7 +34,7 @@
 struct storage_check {
 	struct check *c;
 	struct dcp_checkpoint *d;
-	struct notes *problems; /* of each entry */
+	struct notes *problems; /* problems of each entry */
 	bool *mine;             /* is the entry read by this process? */
 	_Atomic size_t bare;    /* entries without checksums */
 };

@@ -106,7 +106,7 @@ static bool add_problem(struct check_file *f, const char *text)
 
 struct locating {
 	const struct zip *z;
-	uint64_t *at; /* offset of each entry's bytes; 0: cannot be located */
+	uint64_t *at; /* offset of each entry's bytes; 0: unknown */
 };
 
 static int locate(void *ctx, size_t i, struct errmsg *ignored)

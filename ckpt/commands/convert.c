@@ -224,7 +224,6 @@ static int open_both(const struct convert *c, enum output_kind kind, uint64_t id
 	return rc;
 }
 
-/* Is the error temporary? */
 static int open_output(const struct convert *c, struct output *out, struct resume *r,
 		       struct errmsg *err)
 {

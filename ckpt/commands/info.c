@@ -235,7 +235,7 @@ static void add_forms(struct info *info)
 	}
 }
 
-/* Find the config_files: the adapter's if the model has one. */
+/* Find the configuration files: the adapter's if the model has one. */
 static int find_config_files(struct info *info, const char *more, struct errmsg *err)
 {
 	struct report *r = &info->report;

@@ -44,10 +44,10 @@ void notes_done(struct notes *l);
 struct report {
 	struct uckpt *u;
 	char *path; /* the given path of a tag or a run; of several paths, their union */
-	char *dir;  /* of the tag */
+	char *dir;  /* path of the tag */
 	enum tags_choice choice;
-	struct plan *plan;    /* of the plan; may be NULL */
-	struct checkpoint *c; /* of the plan, or NULL */
+	struct plan *plan;    /* of the universal tree; may be NULL */
+	struct checkpoint *c; /* of `plan`, or NULL */
 	struct notes notes;
 	struct notes warnings; /* problems that do not prevent serving */
 	struct notes problems;

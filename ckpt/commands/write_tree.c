@@ -110,7 +110,7 @@ static int add_entry(void *ctx, const char *path, uint64_t node, const struct pl
 	return progress_add(w->options->progress, 0);
 }
 
-/* Go on to file i. */
+/* Advance to file i. */
 static void go_to(struct writer *w, size_t i)
 {
 	vfile_free(w->ahead);
@@ -151,7 +151,7 @@ static void read_ahead(const struct out *o, uint64_t off)
 
 	if (!vfile_is_slow(o->f) || vfile_prefetch(o->f, off, n, WANT_NEXT) < n || n < left)
 		return;
-	/* One thread prefetches; the others go on. */
+	/* One thread prefetches; the others continue without it. */
 	if (!atomic_flag_test_and_set(&o->w->busy)) {
 		want_next(o->w);
 		atomic_flag_clear(&o->w->busy);

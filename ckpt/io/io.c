@@ -92,7 +92,7 @@ static int list_entries(const struct uckpt *u, DIR *dir, const char *path, struc
 		return errmsg_errno(err, path, "cannot list");
 	if (!untold)
 		return 0;
-	/* A remote store that does not list types is asked for many at once. */
+	/* Request many types at once from a remote store that does not list them. */
 	return parallel_steps(u, "looking at names", parallel_far, out->n - first, 1, find_type,
 			      &(struct untyped){ dirfd(dir), out->v + first }, err);
 }
@@ -157,7 +157,7 @@ static const char *split_path(struct uckpt *u, const char *path, char *pack, str
 		memcpy(pack, path, n);
 		pack[n] = '\0';
 		if (site_is_url(path) && !site_of(u, pack))
-			return NULL; /* above the source */
+			return NULL; /* the directory above the source */
 		type = type_of(u, pack, a);
 		if (S_ISREG(type))
 			break;

@@ -31,7 +31,7 @@ struct pack_input {
 	mode_t mode;
 	int64_t mtime_s;
 	uint32_t mtime_ns;
-	struct fileid id; /* as it was when the regions were found */
+	struct fileid id; /* identity of the file when the regions were found */
 	struct pack_region *regions;
 	size_t nregions, cap;
 };

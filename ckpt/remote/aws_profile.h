@@ -3,9 +3,9 @@
 #define UCKPT_AWS_PROFILE_H
 
 /*
- * What the environment, ~/.aws/credentials and ~/.aws/config say about S3 (AWS,
- * "Configuration and credential file settings").  The environment comes first; the
- * profile is AWS_PROFILE's or "default".
+ * Settings for S3 from the environment, ~/.aws/credentials and ~/.aws/config (AWS, "Configuration
+ * and credential file settings").  The environment takes precedence; the profile is AWS_PROFILE's
+ * or "default".
  */
 enum {
 	AWS_KEY_ID,

@@ -42,7 +42,7 @@ static struct cache_block *next_block(const struct cache_pool *a)
 
 static void *run(void *pool);
 
-/* A forked child has none of its parent's threads, and nobody else is waiting. */
+/* A forked child has none of its parent's threads, and no other thread is waiting. */
 static void forget_lost_threads(struct cache_pool *a)
 {
 	if (a->pid == getpid())

@@ -427,7 +427,7 @@ static int exchange(struct exchange *x, struct errmsg *err)
 		rc = judge(x, rc, err);
 		if (rc <= 0)
 			return rc;
-		/* At least half of the rest has come: go on at once. */
+		/* At least half of the rest has arrived: retry at once. */
 		if (x->got - before >= (x->len - before) / 2 && x->got > before) {
 			before = x->got;
 			tries = 0;

@@ -45,7 +45,7 @@ void http_end_together(struct uckpt *u);
 /* End all requests under way, and all later ones, with -ECANCELED. */
 void http_stop(struct uckpt *u);
 
-/* Ask for a file's attributes; with `slash`, for a directory's. */
+/* Request a file's attributes; with `slash`, a directory's. */
 int http_head(struct site *s, const char *path, bool slash, int64_t end,
 	      struct http_meta *out, struct errmsg *err);
 

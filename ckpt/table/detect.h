@@ -12,11 +12,11 @@ struct value;
 /* The kind of a directory, from the names in it; a later kind takes precedence. */
 enum dir_kind {
 	DIR_OTHER,
-	DIR_WEIGHTS, /* of Hugging Face */
+	DIR_WEIGHTS, /* weights of Hugging Face */
 	DIR_STATES,  /* files of DeepSpeed's ranks, but not enough of them to load */
 	DIR_STAGE0,  /* saved without ZeRO, or optimizer shards are missing: stage0_look */
 	DIR_DCP,     /* a distributed checkpoint, or a pair of them */
-	DIR_ZERO,    /* optimizer shards are there */
+	DIR_ZERO,    /* has optimizer shards */
 	DIR_KINDS
 };
 

@@ -35,7 +35,7 @@ struct expert_layer {
 	const struct expert_place *places;
 	unsigned *numbers;
 	struct value *maps; /* fused: affine maps by parameter, of those that are not placed so */
-	uint32_t maps_sum;  /* CRC-32 of what all affine maps say */
+	uint32_t maps_sum;  /* CRC-32 of all affine maps */
 	int64_t ep; /* fused: the expert-parallel rank of the file; -1 if not
 		     * recorded */
 	unsigned lanes; /* number of tensor-parallel ranks that whole experts are spread over; 1:

@@ -251,8 +251,8 @@ int views_add(struct views *v, const char *path, const struct view_type *type,
 		rc = append_view(v, tag->tag, type, parent, out);
 	pthread_mutex_unlock(&v->u->lock);
 	if (rc == -ENFILE)
-		errmsg_put(&warnings, "a mount has at most %u views, of which %u"
-			   " TAG_dp<ranks> or TAG_dcp<ranks>; mount again to see others",
+		errmsg_put(&warnings, "this mount has reached its limit of %u views (%u TAG_dp<ranks> or"
+			   " TAG_dcp<ranks>); mount again to look up others",
 			   VIEWS_MAX, VIEWS_RANKED_MAX);
 	return rc;
 }

@@ -15,7 +15,7 @@ struct errmsg;
 enum extent_kind {
 	EXTENT_LITERAL, /* made by us: headers, pickle, trailer */
 	EXTENT_SHARD,   /* bytes of a shard */
-	EXTENT_GATHER,  /* from several shards; see gather.h */
+	EXTENT_GATHER,  /* elements of several shards; see gather.h */
 	EXTENT_ZERO,    /* zeros without a source */
 };
 

@@ -117,9 +117,9 @@ static bool has_name(const struct config_files *c, const char *name)
 	return false;
 }
 
-/* Above the run, other users may have write access, who must not be able to choose files that are
- * served with the weights, such as code.  So only files of root, of the tag's owner and of this
- * process's user are trusted. */
+/* Other users may have write access to the directory above the run; they must not be able to choose
+ * files that are served with the weights, such as code.  So only files of root, of the tag's owner
+ * and of this process's user are trusted. */
 static bool is_trusted(const struct search *s, const struct tag_file *f)
 {
 	struct fileid id;

@@ -40,7 +40,7 @@ enum plan_takes {
 struct plan_view {
 	const char *suffix; /* a view's name: the tag's, this suffix, and perhaps a number of
 	                     * ranks */
-	const char *option; /* of view= */
+	const char *option; /* the word for option view= */
 	unsigned takes;     /* TAKES_* */
 	bool ranked;        /* there is a view for each number of ranks, and unless TAKES_RANKS
 	                     * one without a number */

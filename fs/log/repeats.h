@@ -8,8 +8,7 @@
 
 struct bytebuf;
 
-/* A line that is repeated is printed again after so many seconds, with the number
- * of repetitions. */
+/* Seconds after which a repeated line is printed again, with the number of repetitions. */
 #define REPEATS_SECONDS 60
 
 /* Number of different lines that are remembered.  All others are counted together. */
