@@ -12,7 +12,6 @@ struct backend;
 struct backend_event;
 struct backend_graph;
 struct errmsg;
-struct reader;
 
 /*
  * The constants of one Adam step on any number of elements:
@@ -86,6 +85,9 @@ struct backend_group {
 struct backend_ops {
 	void (*destroy)(struct backend *b);
 	int (*sync)(struct backend *b, struct errmsg *err);
+	/* Prepare a thread that uses the backend in turn with the one that created it.  NULL: no
+	 * preparation is needed. */
+	void (*enter)(struct backend *b);
 
 	/* Device memory, zeroed.  NULL if there is not enough. */
 	void *(*alloc)(struct backend *b, size_t bytes);
@@ -97,7 +99,7 @@ struct backend_ops {
 	void (*zero)(struct backend *b, void *p, size_t bytes);
 
 	/* Host memory that `copy` accesses directly (pinned), not zeroed.  NULL if there is not
-	 * enough.  May be called by any thread. */
+	 * enough. */
 	void *(*host_alloc)(struct backend *b, size_t bytes);
 	void (*host_free)(struct backend *b, void *p);
 	/* Copy between device memory and memory of host_alloc, or within one of them.  Neither

@@ -11,7 +11,7 @@ extern "C" {
 /* The backend_ops that cuda_NAME functions outside backend_cuda.c implement. */
 /* clang-format off */
 #define CUDA_OPS(OP) \
-	OP(host_alloc) OP(host_free) OP(copy) \
+	OP(enter) OP(host_alloc) OP(host_free) OP(copy) \
 	OP(event_new) OP(event_free) OP(event_record) OP(event_wait) \
 	OP(queue_wait) OP(native_queue) \
 	OP(record_begin) OP(record_end) OP(replay) OP(graph_free) \

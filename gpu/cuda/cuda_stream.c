@@ -32,13 +32,18 @@ void cuda_queues_done(struct cuda *c)
 			cudaStreamDestroy(c->side_streams[q]);
 }
 
+/* A new thread uses the first device by default. */
+void cuda_enter(struct backend *b)
+{
+	CUDA_CALL(cuda_of(b), cudaSetDevice, cuda_of(b)->device);
+}
+
 void *cuda_host_alloc(struct backend *b, size_t bytes)
 {
 	void *p = NULL;
 
-	/* A new thread uses the first device by default. */
-	if (cudaSetDevice(cuda_of(b)->device) != cudaSuccess ||
-	    cudaMallocHost(&p, bytes ? bytes : 1) != cudaSuccess) {
+	(void)b;
+	if (cudaMallocHost(&p, bytes ? bytes : 1) != cudaSuccess) {
 		cudaGetLastError();
 		return NULL; /* the caller reports it */
 	}

@@ -26,10 +26,11 @@
 #include "gpu/read/upload.h"
 #include "gpu/zero/zero.h"
 
-/* Concurrent reads by all ranks of a machine: one per processor for copies from the page cache, and
- * at least as many requests as keep a disk busy.  Remote storage gets as many as speed it up. */
-#define READS_MIN 4u
-#define READS_MAX 16u
+/* Pieces on their way at once, of all ranks of a machine: two per processor, one that is being read
+ * and one that is being copied, and at least as many as keep a disk busy.  Remote storage gets more.
+ */
+#define READS_MIN 8u
+#define READS_MAX 32u
 #define READS_FAR 64u
 
 static bool has_rules(const struct load *l)
@@ -140,7 +141,7 @@ static unsigned share(const struct comm *c, unsigned all, unsigned least, unsign
 static int open_upload(struct load *l, struct backend *b, struct upload **q)
 {
 	const struct comm *const c = l->z->world;
-	const unsigned reads = share(c, parallel_width(), READS_MIN, READS_MAX);
+	const unsigned reads = share(c, 2 * parallel_width(), READS_MIN, READS_MAX);
 
 	return upload_new(q, b, reads, share(c, READS_FAR, reads, READS_FAR), l->err);
 }
@@ -167,12 +168,10 @@ static void close_uploads(struct load *l)
 static int load_all(struct load *l)
 {
 	const double begun = clock_seconds();
-	/* The upload occupies its memory meanwhile. */
 	const int rc = open_upload(l, l->z->backend, &l->upload)
 			       ?: load_open(l)
 			       ?: open_host_upload(l)
-			       ?: load_tensors(l)
-			       ?: upload_finish(l->upload, l->err);
+			       ?: load_tensors(l);
 
 	close_uploads(l);
 	l->got->seconds = clock_seconds() - begun;

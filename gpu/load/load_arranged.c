@@ -89,8 +89,8 @@ int load_arranged_send(struct load *l, struct load_tensor *t, const struct namin
 	assert(f->numel && f->first + f->numel <= p->numel);
 	if (!rc)
 		rc = find_box(t, form, p, &x, box, l->err)
-			     ?: load_wait(l->host_upload,
-					  load_tensor_send(l, t, l->host, l->host_upload), l->err);
+			     ?: load_tensor_send(l, t, l->host, l->host_upload)
+			     ?: upload_finish(l->host_upload, l->err);
 	if (!rc) {
 		arrange(&x, f->numel, box, own);
 		b->ops->to_device(b, part, own, f->numel * sizeof(*own));

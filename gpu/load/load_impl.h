@@ -120,18 +120,15 @@ struct load {
 	/* The upload to host memory, for tensors in another order.  NULL if there are none. */
 	struct backend *host;
 	struct upload *host_upload;
-	bool lent; /* files without descriptors are being read and must stay open */
 	struct errmsg *err;
 };
 
-/* Queue the uploads of a tensor's runs to the memory of `b`, and count their bytes. */
+/* Add a tensor's runs to an upload to the memory of `b`, and count their bytes.  They must stay as
+ * they are until it is finished. */
 int load_tensor_send(struct load *l, const struct load_tensor *t, struct backend *b,
 		     struct upload *q);
 
-/* Wait for all reads, even after an error `rc`, which is then returned. */
-int load_wait(struct upload *q, int rc, struct errmsg *err);
-
-/* Locate all elements that this rank keeps, and queue their uploads. */
+/* Locate all elements that this rank keeps, and upload them. */
 int load_tensors(struct load *l);
 
 /*

@@ -3,7 +3,7 @@
  * Tensors of a checkpoint, on their way to where this rank keeps them.
  *
  * On remote storage each file takes a few requests before its first byte: many tensors are located
- * at once, then uploaded in order.
+ * at once, then uploaded.
  */
 #include <assert.h>
 #include <errno.h>
@@ -291,17 +291,9 @@ int load_tensor_send(struct load *l, const struct load_tensor *t, struct backend
 		}
 		l->got->bytes += len;
 		l->got->direct += run->direct ? len : 0;
-		l->lent |= run->file.fd < 0;
 		rc = upload_add(q, &run->file, run->off, len, run->dtype, run->to, l->err);
 	}
 	return rc;
-}
-
-int load_wait(struct upload *q, int rc, struct errmsg *err)
-{
-	const int read = upload_finish(q, rc ? NULL : err);
-
-	return rc ?: read;
 }
 
 static int take_missing(struct load *l, const struct item *m)
@@ -328,7 +320,7 @@ static int send_item(struct load *l, struct item *m)
 			      : load_tensor_send(l, m->t, l->z->backend, l->upload);
 }
 
-/* Find the tensors of a batch, and queue their uploads.  Empties it. */
+/* Find the tensors of a batch, and upload them.  Empties it. */
 static int load_batch(struct batch *b)
 {
 	struct load *const l = b->l;
@@ -337,9 +329,8 @@ static int load_batch(struct batch *b)
 
 	for (size_t i = 0; i < b->n && !rc; i++)
 		rc = send_item(l, &b->items[i]);
-	if (l->lent)
-		rc = load_wait(l->upload, rc, l->err);
-	l->lent = false;
+	if (!rc)
+		rc = upload_finish(l->upload, l->err);
 	for (size_t i = 0; i < b->n; i++) {
 		struct load_tensor *const t = b->items[i].t;
 

@@ -18,24 +18,24 @@ struct source;
  */
 struct upload;
 
-/* Start with `width` concurrent reads, and go up to `most` while more reads make the source faster
- * (latency.h). */
+/* Read `width` pieces at once, and more from files that keep readers waiting, but no more than
+ * `most` in memory. */
 int upload_new(struct upload **out, struct backend *b, unsigned width, unsigned most,
 	       struct errmsg *err);
 
 /*
- * Queue bytes [off, off + len) of a file, elements of type `dtype`, to be stored at `to` as
- * float32 before upload_finish returns.  The caller may close the source after this call or, if it
- * has no descriptor, after upload_finish.  Reads fail if the file is replaced.  This call, a later
- * one or upload_finish returns the first error of any piece; after an error nothing more is read.
+ * Add bytes [off, off + len) of a file, elements of type `dtype`, which upload_finish stores at
+ * `to` as float32.  The file must stay open until then.  Many short ranges with adjacent
+ * destinations cost little more than a long one.  -EBADMSG if the file ends before.
  */
 int upload_add(struct upload *q, const struct source *file, uint64_t off, size_t len,
 	       enum dtype dtype, float *to, struct errmsg *err);
 
-/* Wait for all pieces.  Returns the first error. */
+/* Upload all that was added, after the computation queued so far.  Fails if a file was written to
+ * since it was opened.  Returns the first error; after it nothing more is read. */
 int upload_finish(struct upload *q, struct errmsg *err);
 
-/* Discard pieces in progress.  `q` may be NULL. */
+/* `q` may be NULL. */
 void upload_free(struct upload *q);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Count the system calls of loading a checkpoint.  At exit the numbers are written to
- * $CUDAEMU_CALLS.RANK: opens of .pt files, opens past the page cache, copies of descriptors, and a
- * mount's ioctls for extents and for sources.  No file is in the page cache.
+ * Counts the system calls of loading a checkpoint.  At exit the numbers are written to
+ * $CUDAEMU_CALLS.RANK: opens of .pt files, of those past the page cache, and a mount's ioctls for
+ * extents and for sources.  No file is in the page cache.
  */
 #include <fcntl.h>
 #include <stdarg.h>
@@ -14,12 +14,10 @@
 #include "ckpt/vfile/ucfs_ioctl.h"
 #include "cudaemu.h"
 
-static atomic_uint opens, direct, copies, extents, sources;
+static atomic_uint opens, direct, extents, sources;
 
 int __real_open(const char *path, int flags, ...);
 int __wrap_open(const char *path, int flags, ...);
-int __real_fcntl(int fd, int cmd, ...);
-int __wrap_fcntl(int fd, int cmd, ...);
 int __real_ioctl(int fd, unsigned long cmd, ...);
 int __wrap_ioctl(int fd, unsigned long cmd, ...);
 int __wrap_mincore(void *p, size_t len, unsigned char *here);
@@ -49,18 +47,6 @@ int __wrap_open(const char *path, int flags, ...)
 	return __real_open(path, flags, mode);
 }
 
-int __wrap_fcntl(int fd, int cmd, ...)
-{
-	va_list rest;
-	void *arg;
-
-	va_start(rest, cmd);
-	arg = va_arg(rest, void *);
-	va_end(rest);
-	copies += cmd == F_DUPFD_CLOEXEC;
-	return __real_fcntl(fd, cmd, arg);
-}
-
 int __wrap_ioctl(int fd, unsigned long cmd, ...)
 {
 	va_list rest;
@@ -87,6 +73,6 @@ static void __attribute__((destructor)) report_calls(void)
 
 	if (!f)
 		return;
-	fprintf(f, "%u %u %u %u %u\n", opens, direct, copies, extents, sources);
+	fprintf(f, "%u %u %u %u\n", opens, direct, extents, sources);
 	fclose(f);
 }

@@ -9,7 +9,7 @@ cudaemu_libs = $(cudaemu_kernels) tests/libcudaemu.a
 cudaemu_includes = -I$(top_srcdir)/%D%
 # Calls that are counted, cudaemu_calls.c, which the archive yields before the
 # trainer's archive asks for it.
-cudaemu_ldflags = $(AM_LDFLAGS) -Wl,--wrap=open,--wrap=fcntl,--wrap=ioctl,--wrap=mincore \
+cudaemu_ldflags = $(AM_LDFLAGS) -Wl,--wrap=open,--wrap=ioctl,--wrap=mincore \
 	-Wl,-u,__wrap_open
 cudaemu_cxxflags = -std=c++17 -pthread $(UCFS_CFLAGS) -fno-strict-aliasing \
 	-Wno-unknown-pragmas -fno-exceptions -fno-rtti -fno-threadsafe-statics
