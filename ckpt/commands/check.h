@@ -32,13 +32,13 @@ struct check_file {
 	struct notes problems;
 };
 
-/* Two holders of elements that must be equal. */
+/* Two replicas, whose elements must be equal. */
 struct check_pair {
 	const struct param *param;
 	const struct slice *a, *b;
-	/* Compare the whole parameter according to this holder (merge.holder) with the first
-	 * holder's; 0: compare the two slices. */
-	size_t holder;
+	/* Compare the whole parameter read from this replica of each piece (merge.replica) with
+	 * that from the first; 0: compare the two slices. */
+	size_t replica;
 	bool stages; /* slices of two pipeline stages */
 	struct notes differences, problems;
 };

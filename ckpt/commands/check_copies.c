@@ -40,7 +40,7 @@ static uint64_t element_bytes(const struct param_states *states)
 
 /* Add a pair; returns the bytes of one side. */
 static uint64_t add_pair(struct check *c, const struct param *p, const struct slice *a,
-			 const struct slice *b, size_t holder)
+			 const struct slice *b, size_t replica)
 {
 	const unsigned tp = c->report.c->tp;
 
@@ -49,9 +49,9 @@ static uint64_t add_pair(struct check *c, const struct param *p, const struct sl
 		return 0;
 	}
 	c->pairs[c->npairs++] = (struct check_pair){
-		.param = p, .a = a, .b = b, .holder = holder, .stages = a->mp / tp != b->mp / tp
+		.param = p, .a = a, .b = b, .replica = replica, .stages = a->mp / tp != b->mp / tp
 	};
-	return (holder ? p->numel : a->numel) * element_bytes(states_of(c, a));
+	return (replica ? p->numel : a->numel) * element_bytes(states_of(c, a));
 }
 
 /* Add the slices of other stages that replicate this one. */
@@ -84,8 +84,8 @@ static uint64_t add_param(struct check *c, const struct param *p)
 			bytes += add_pair(c, p, first, s, 0);
 		bytes += add_stages(c, p, s);
 	}
-	for (size_t holder = 1; holder < p->holders; holder++)
-		bytes += add_pair(c, p, first, first, holder);
+	for (size_t replica = 1; replica < p->replicas; replica++)
+		bytes += add_pair(c, p, first, first, replica);
 	return bytes;
 }
 
@@ -102,7 +102,7 @@ int check_list_pairs(struct check *c, uint64_t *bytes, struct errmsg *err)
 struct comparison {
 	struct check *c;
 	struct check_pair *pair;
-	struct param other; /* `pair->param` as pair->holder has it */
+	struct param other; /* `pair->param` as pair->replica has it */
 };
 
 static const char *kind_text(const struct check_pair *p)
@@ -152,15 +152,15 @@ static void report_difference(const struct comparison *x, const char *what, cons
 	const uint64_t off = element * item;
 	char places[2][128], where[300] = "";
 
-	if (!p->holder)
+	if (!p->replica)
 		snprintf(where, sizeof(where), " (%s, %s)", place_text(x, a, off, places[0]),
 			 place_text(x, b, off, places[1]));
 	notes_add(&x->pair->differences,
 		  "%s: parameter %s: %s differs between %ss %u and %u, from element %" PRIu64
 		  " on%s",
 		  x->c->report.dir, p->a->name, what, kind_text(p),
-		  p->holder ? find_rank(p->param, element) : number(x, p->a),
-		  p->holder ? find_rank(&x->other, element) : number(x, p->b), element, where);
+		  p->replica ? find_rank(p->param, element) : number(x, p->a),
+		  p->replica ? find_rank(&x->other, element) : number(x, p->b), element, where);
 }
 
 /* Open the elements of one side as a file. */
@@ -173,7 +173,7 @@ static struct vfile *open_side(struct comparison *x, const struct param *p, cons
 	struct bytebuf head = { 0 };
 	struct vfile *f = NULL;
 
-	if (!(x->pair->holder ? checkpoint_extents(r, p, state, &map, &gathers, err)
+	if (!(x->pair->replica ? checkpoint_extents(r, p, state, &map, &gathers, err)
 			      : checkpoint_slice(r, s, state, &map, NULL, err)))
 		f = vfile_new_tensors(x->c->report.c->shards, &head, &map, &head.len, 1, &gathers,
 				      err);
@@ -233,7 +233,7 @@ static int compare_pair(void *ctx, size_t i, struct errmsg *err)
 	struct comparison x = { .c = c, .pair = p, .other = *p->param };
 
 	(void)err;
-	x.other.merge.holder = p->holder;
+	x.other.merge.replica = p->replica;
 	return compare_states(&x);
 }
 

@@ -29,7 +29,7 @@
 /* Limit of sub-parameters of one parameter. */
 #define PARTS_MAX 1024
 
-int geometry_add(const struct geometry_job *j, struct geometry_segment s)
+int geometry_add(const struct geometry_args *j, struct geometry_segment s)
 {
 	struct geometry *g = j->g;
 
@@ -54,7 +54,7 @@ static uint64_t product(const uint64_t *v, unsigned from, unsigned to)
 	return n;
 }
 
-int geometry_set_shape(const struct geometry_job *j, const uint64_t *shape, size_t ndim)
+int geometry_set_shape(const struct geometry_args *j, const uint64_t *shape, size_t ndim)
 {
 	struct geometry *g = j->g;
 
@@ -69,7 +69,7 @@ int geometry_set_shape(const struct geometry_job *j, const uint64_t *shape, size
 }
 
 /* The whole is one slice: the first of several slices, which must have the same shape. */
-static int take_first(const struct geometry_job *j)
+static int take_first(const struct geometry_args *j)
 {
 	const struct slice *first = j->p->first;
 	struct geometry *g = j->g;
@@ -84,7 +84,7 @@ static int take_first(const struct geometry_job *j)
 }
 
 /* Compute the shape of the slices concatenated along `dim`. */
-static int joined_shape(const struct geometry_job *j, unsigned dim)
+static int joined_shape(const struct geometry_args *j, unsigned dim)
 {
 	const struct slice *first = j->p->first;
 	uint64_t shape[TENSOR_DIMS_MAX];
@@ -113,8 +113,8 @@ static int joined_shape(const struct geometry_job *j, unsigned dim)
 
 /* Lay out rows of `parts` parts, each of which is the ranks' shares in order:
  * widths[part * n + t] is rank t's share of dimension `dim`. */
-static int lay_parts(const struct geometry_job *job, const uint64_t *widths, size_t parts, size_t n,
-		     unsigned dim)
+static int lay_parts(const struct geometry_args *job, const uint64_t *widths, size_t parts,
+		     size_t n, unsigned dim)
 {
 	struct geometry *g = job->g;
 	const uint64_t inner = product(g->shape, dim + 1, g->ndim);
@@ -145,7 +145,7 @@ static int lay_parts(const struct geometry_job *job, const uint64_t *widths, siz
 	return 0;
 }
 
-static int concatenate(const struct geometry_job *j)
+static int concatenate(const struct geometry_args *j)
 {
 	const unsigned parts = merge_rule_parts(j->p->merge.rule);
 	const unsigned dim = parts > 1 ? 0 : j->p->merge.dim;
@@ -194,10 +194,10 @@ static bool entry_sum(const struct value *v, int64_t *sum)
 }
 
 /* Read the shape in which the parameter is viewed; one -1 represents the remaining elements. */
-static int logical_shape(const struct geometry_job *j, const struct value_seq *spec, uint64_t dim,
+static int logical_shape(const struct geometry_args *j, const struct value_seq *spec, uint64_t dim,
 			 uint64_t dim_size, uint64_t numel)
 {
-	struct geometry_job silent = *j;
+	struct geometry_args silent = *j;
 	uint64_t shape[TENSOR_DIMS_MAX], known = 1;
 	size_t open = SIZE_MAX;
 
@@ -274,7 +274,7 @@ static bool part_widths(const struct merge *m, const uint64_t *sizes, size_t par
 }
 
 /* Return the sum of the slices' extents along dimension `dim`, in their own shapes. */
-static uint64_t joined_extent(const struct geometry_job *j, uint64_t dim)
+static uint64_t joined_extent(const struct geometry_args *j, uint64_t dim)
 {
 	uint64_t sum = 0;
 
@@ -288,7 +288,7 @@ static uint64_t joined_extent(const struct geometry_job *j, uint64_t dim)
 }
 
 /* Do the widths account for exactly the elements of each slice? */
-static bool widths_fit(const struct geometry_job *j)
+static bool widths_fit(const struct geometry_args *j)
 {
 	for (unsigned t = 0; t < j->p->nslices; t++)
 		if (j->g->rows * j->g->stride[t] != geometry_numel(j, t))
@@ -296,7 +296,7 @@ static bool widths_fit(const struct geometry_job *j)
 	return true;
 }
 
-static int sub_params(const struct geometry_job *j)
+static int sub_params(const struct geometry_args *j)
 {
 	const struct value *v = j->p->merge.spec;
 	const size_t n = j->p->nslices;
@@ -352,7 +352,7 @@ static unsigned run_length(const struct expert_layer *l, unsigned e)
  *	placement {0: [2, 0], 1: [3, 1]}
  *	whole	| 0: index 1 | 1: index 1 | 0: index 0 | 1: index 0 |
  */
-static int join_experts(const struct geometry_job *j)
+static int join_experts(const struct geometry_args *j)
 {
 	const struct expert_layer *l = j->p->merge.experts;
 	const struct slice *first = j->p->first;
@@ -388,7 +388,7 @@ static int join_experts(const struct geometry_job *j)
 }
 
 /* The checkpoint says piece by piece where ranks have the experts. */
-static int map_experts(const struct geometry_job *j)
+static int map_experts(const struct geometry_args *j)
 {
 	const unsigned n = j->p->merge.experts->n;
 	const struct slice *first = j->p->first;
@@ -401,7 +401,7 @@ static int map_experts(const struct geometry_job *j)
 	return GEOMETRY_BAD(j, "its affine map is not of %u experts like those of its slices", n);
 }
 
-static int geometry_apply(const struct geometry_job *j)
+static int geometry_apply(const struct geometry_args *j)
 {
 	switch (j->p->merge.rule) {
 	case MERGE_AFFINE:
@@ -438,12 +438,12 @@ bool geometry_is_covered(const struct geometry *g)
 
 int geometry_init(struct geometry *g, const struct param *p, struct errmsg *err)
 {
-	const struct geometry_job j = { g, p, err };
+	const struct geometry_args j = { g, p, err };
 	int rc = -ENOMEM;
 
 	assert(p->first);
 	*g = (struct geometry){ .nsources = p->nslices,
-				.holders = 1,
+				.replicas = 1,
 				.stride = calloc(p->nslices, sizeof(*g->stride)) };
 	if (g->stride)
 		rc = geometry_apply(&j);

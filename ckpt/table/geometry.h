@@ -20,7 +20,7 @@ struct param {
 	const uint64_t *shape;
 	uint64_t numel;
 	struct merge merge;
-	size_t holders; /* largest number of ranks that hold the same piece */
+	size_t replicas; /* largest number of ranks that hold the same piece */
 	bool computed; /* some elements are averaged or scaled */
 	/* For a row that the optimizer owns: the slice of each tensor-parallel rank of its pipeline
 	 * stage, NULL if a rank has none; for fused experts, the slice of each expert-parallel

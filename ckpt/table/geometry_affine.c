@@ -83,7 +83,7 @@ static bool box_fits(const struct piece *p, uint64_t at, const uint64_t *strides
 }
 
 /* Return the place of a rank among those that hold a piece; their number if it is none of them. */
-static size_t find_holder(const struct piece *p, uint32_t rank)
+static size_t find_replica(const struct piece *p, uint32_t rank)
 {
 	const struct value_seq *all = p->locations;
 	int64_t r;
@@ -94,14 +94,14 @@ static size_t find_holder(const struct piece *p, uint32_t rank)
 	return i;
 }
 
-/* A piece is read from the `holder`-th rank that holds it, or from the first if there are fewer,
+/* A piece is read from the `replica`-th rank that holds it, or from the first if there are fewer,
  * then from the next ones. */
-static size_t find_turn(const struct piece *p, size_t holder)
+static size_t find_turn(const struct piece *p, size_t replica)
 {
 	const size_t n = p->locations ? p->locations->n : 0;
-	const size_t i = n ? find_holder(p, p->source) : 0;
+	const size_t i = n ? find_replica(p, p->source) : 0;
 
-	return i == n ? n : (i + n - (holder < n ? holder : 0)) % n;
+	return i == n ? n : (i + n - (replica < n ? replica : 0)) % n;
 }
 
 /* Return the index of a scale in geometry.scales.  -E2BIG if there are too many. */
@@ -129,7 +129,7 @@ static int find_scale(struct geometry *g, double scale, uint32_t *out)
 }
 
 /* Get the scale of a piece; a scale of 1 is not recorded. */
-static int get_scale(const struct geometry_job *j, const struct value *v, uint32_t *out)
+static int get_scale(const struct geometry_args *j, const struct value *v, uint32_t *out)
 {
 	const struct value *scale = value_find(v, "scale");
 	double number = 1;
@@ -152,7 +152,7 @@ static int get_scale(const struct geometry_job *j, const struct value *v, uint32
 }
 
 /* Read the piece of a rank: false if it is none, or lies outside. */
-static bool parse_piece(const struct geometry_job *j, const struct value *v, struct piece *p)
+static bool parse_piece(const struct geometry_args *j, const struct value *v, struct piece *p)
 {
 	size_t ndim;
 
@@ -168,13 +168,13 @@ static bool parse_piece(const struct geometry_job *j, const struct value *v, str
 	p->locations = value_find_items(v, "locations");
 	if (p->locations && p->locations->n > j->p->nslices)
 		return false;
-	p->turn = find_turn(p, j->p->merge.holder);
+	p->turn = find_turn(p, j->p->merge.replica);
 	return !p->numel || (box_fits(p, p->so, p->ss, j->g->numel) &&
 			     box_fits(p, p->from, p->ds, geometry_numel(j, p->source)));
 }
 
 /* Add a piece that has elements, if it is read, or if `all` are wanted. */
-static int affine_add_piece(struct pieces *l, const struct geometry_job *j, const struct value *v,
+static int affine_add_piece(struct pieces *l, const struct geometry_args *j, const struct value *v,
 			    uint32_t rank, bool all)
 {
 	struct piece p = { .source = rank };
@@ -185,8 +185,8 @@ static int affine_add_piece(struct pieces *l, const struct geometry_job *j, cons
 		return GEOMETRY_BAD(j,
 			"a piece of its affine map lies outside of it or of the slice of rank %u",
 				    rank);
-	if (p.locations && p.locations->n > g->holders)
-		g->holders = p.locations->n;
+	if (p.locations && p.locations->n > g->replicas)
+		g->replicas = p.locations->n;
 	if (!p.numel || (p.turn && !all))
 		return 0;
 	rc = get_scale(j, v, &p.scale);
@@ -203,7 +203,7 @@ static int affine_add_piece(struct pieces *l, const struct geometry_job *j, cons
 }
 
 /* Does a rank's slice have as many elements as the map says? */
-static bool shard_fits(const struct geometry_job *j, const struct value *rank, uint32_t r)
+static bool shard_fits(const struct geometry_args *j, const struct value *rank, uint32_t r)
 {
 	const struct value *recorded = value_find(rank, "shard_shape");
 	struct tensor t;
@@ -212,7 +212,7 @@ static bool shard_fits(const struct geometry_job *j, const struct value *rank, u
 	       (!tensor_set_shape(&t, recorded, NULL) && t.numel == geometry_numel(j, r));
 }
 
-static int read_pieces(struct pieces *l, const struct geometry_job *j, bool all)
+static int read_pieces(struct pieces *l, const struct geometry_args *j, bool all)
 {
 	const struct value_dict *ranks = value_find_pairs(j->p->merge.spec, "ranks");
 	int rc = 0;
@@ -263,7 +263,7 @@ static bool are_runs(const struct pieces *l)
 
 /* Do all boxes step through the whole and their slices in the same rows? Then one row describes
  * all. */
-static bool find_rows(const struct geometry_job *j, const struct pieces *l)
+static bool find_rows(const struct geometry_args *j, const struct pieces *l)
 {
 	const struct piece *first = l->v;
 	struct geometry *g = j->g;
@@ -297,7 +297,7 @@ static bool find_rows(const struct geometry_job *j, const struct pieces *l)
 
 /* Add the runs of a box from dimension `dim` on.  Until finish(), a segment's `scale` is the number
  * of its piece. */
-static int add_runs(const struct geometry_job *j, const struct pieces *l, size_t number,
+static int add_runs(const struct geometry_args *j, const struct pieces *l, size_t number,
 		    unsigned dim)
 {
 	const struct piece *p = &l->v[number];
@@ -335,7 +335,7 @@ static int affine_by_place(const void *a, const void *b)
 }
 
 /* List the runs of the pieces that are read, or of all, in order. */
-static int lay_out(const struct geometry_job *j, struct pieces *l, bool all)
+static int lay_out(const struct geometry_args *j, struct pieces *l, bool all)
 {
 	struct geometry *g = j->g;
 	unsigned dim = 1;
@@ -357,7 +357,7 @@ static int lay_out(const struct geometry_job *j, struct pieces *l, bool all)
 
 /* The runs that have an element, of all runs in order. */
 struct overlap {
-	const struct geometry_job *j;
+	const struct geometry_args *j;
 	const struct pieces *l;
 	const struct geometry_segment *runs;
 	size_t n, next; /* runs from `next` on begin after the element */
@@ -370,8 +370,8 @@ static bool may_share(const struct piece *p, const struct piece *q)
 {
 	return p->source == q->source ||
 	       (p->locations && q->locations &&
-		find_holder(p, q->source) < p->locations->n &&
-		find_holder(q, p->source) < q->locations->n);
+		find_replica(p, q->source) < p->locations->n &&
+		find_replica(q, p->source) < q->locations->n);
 }
 
 /* Find the runs that have element `at`. */
@@ -424,7 +424,7 @@ static const struct geometry_segment *choose(const struct overlap *o, uint64_t *
 }
 
 /* Replace runs that overlap by those that are read. */
-static int resolve(const struct geometry_job *j, const struct pieces *l)
+static int resolve(const struct geometry_args *j, const struct pieces *l)
 {
 	struct geometry *g = j->g;
 	struct geometry_segment *runs = g->segs;
@@ -471,7 +471,7 @@ static void finish(struct geometry *g, const struct pieces *l)
 	}
 }
 
-int geometry_affine(const struct geometry_job *j)
+int geometry_affine(const struct geometry_args *j)
 {
 	struct geometry *g = j->g;
 	uint64_t shape[TENSOR_DIMS_MAX];

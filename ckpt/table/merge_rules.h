@@ -30,7 +30,7 @@ struct merge {
 	bool from_user;		     /* the user gave the rule */
 	const struct value *spec;    /* SUB_PARAMS: its dict; AFFINE: its map; EXPERTS: a map or
 				      * NULL */
-	size_t holder; /* of a map: which of the ranks with a piece is read */
+	size_t replica; /* for a map: number of the replica that is read of each piece */
 	const struct value *widths;  /* SUB_PARAMS: widths of the shards; NULL: equal */
 	const struct expert_layer *experts; /* EXPERTS: the experts' layer */
 	bool vocab;		     /* rows beyond vocab_rows are padding */

@@ -297,7 +297,7 @@ static int model_set_shape(struct param *p, struct arena *a, const struct param 
 	p->shape = arena_copy(a, g.shape, g.ndim * sizeof(*g.shape));
 	p->ndim = g.ndim;
 	p->numel = g.numel;
-	p->holders = g.holders;
+	p->replicas = g.replicas;
 	p->computed = g.mean || g.nscales;
 	if (g.nscales)
 		*scaled = p;

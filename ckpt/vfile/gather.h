@@ -35,7 +35,7 @@ struct geometry {
 	 * the whole, multiplied by the scale. */
 	double *scales;
 	size_t nscales;
-	size_t holders; /* largest number of ranks that hold the same piece */
+	size_t replicas; /* largest number of ranks that hold the same piece */
 	uint64_t rows;
 	uint64_t row_len;
 	struct geometry_segment *segs; /* in order of `at`, without gaps */

@@ -69,12 +69,15 @@ static int add_part(const struct zero_checkpoint *r, const struct part_run *run,
 
 	if (!flat && g->states.refused)
 		return errmsg_set(err, g->states.refused_rc, "%s", g->states.refused);
-	if (!flat || flat->kind != STATE_FLAT || flat->dtype != run->state->dtype ||
-	    f.start + f.numel > flat->numel)
+	if (!flat || flat->kind != STATE_FLAT || f.start + f.numel > flat->numel)
+		return errmsg_set(err, -EBADMSG, "%s: %s of parameter %s is %s",
+				  r->dir.optim[number].path, run->state->name, s->name,
+				  flat && flat->kind == STATE_FLAT ? "too short" : "missing");
+	if (flat->dtype != run->state->dtype)
 		return errmsg_set(err, -EBADMSG,
-				  "%s: %s of parameter %s is missing, too short,"
-				  " or of another type than on other ranks",
-				  r->dir.optim[number].path, run->state->name, s->name);
+				  "%s: %s of parameter %s is %s, but %s on other ranks",
+				  r->dir.optim[number].path, run->state->name, s->name,
+				  dtype_name(flat->dtype), dtype_name(run->state->dtype));
 	return extent_add_cast(out, end - first, file_number(r, number, flat),
 			       flat->offset + at * dtype_size(flat->dtype), flat->dtype, run->to)
 		       ? 0

@@ -224,13 +224,13 @@ static const struct example examples[] = {
 		  " 1: {'pieces': [{'shape': [2], 'source': [0,[1]],"
 		  "     'dest': [0,[1]], 'locations': [1,0]}]}}}",
 	  .shape = "[2]", .rows = 1, .elements = "1:0-1" },
-	{ .what = "affine, two orders of the same holders", .rule = MERGE_AFFINE,
+	{ .what = "affine, two orders of the same replicas", .rule = MERGE_AFFINE,
 	  .slices = "[[2],[2]]", .spec = HOLDERS("[0,1]", "[1,0]"),
 	  .shape = "[2]", .rows = 1, .elements = "1:0-1" },
-	{ .what = "affine, holders without the piece", .rule = MERGE_AFFINE,
+	{ .what = "affine, replicas without the piece", .rule = MERGE_AFFINE,
 	  .slices = "[[2],[2]]", .spec = HOLDERS("[1]", "[0]"),
 	  .shape = "[2]", .rows = 1, .elements = "1:0-1" },
-	{ .what = "affine, a holder that cuts it otherwise", .rule = MERGE_AFFINE,
+	{ .what = "affine, a replica that cuts it otherwise", .rule = MERGE_AFFINE,
 	  .slices = "[[3],[4]]",
 	  .spec = "{'logical_shape': [5], 'ranks': {"
 		  " 0: {'pieces': [{'shape': [3], 'source': [2,[1]],"
@@ -295,16 +295,16 @@ static void examples_are_laid_out_as_worked_out(void **state)
 }
 
 /* Pieces with several replicas are read from each in turn; a piece with fewer, from its first. */
-static void copies_are_read_from_any_holder(void **state)
+static void copies_are_read_from_any_replica(void **state)
 {
 	static const char *const elements[] = { "2:0-1 0:2", "0:0-1 0:2",
 						"1:0-1 0:2", "2:0-1 0:2" };
 
-	for (size_t holder = 0; holder < COUNT(elements); holder++) {
+	for (size_t replica = 0; replica < COUNT(elements); replica++) {
 		struct mkpt m = { 0 };
 		const struct merge rule = {
 			.rule = MERGE_AFFINE,
-			.holder = holder,
+			.replica = replica,
 			.spec = literal_value(
 				&m, "{'logical_shape': [3], 'ranks': {"
 				    "0: {'pieces': [" BOTH
@@ -319,9 +319,9 @@ static void copies_are_read_from_any_holder(void **state)
 
 		slices_parse(&l, &m, "[[3],[2],[2]]");
 		if (slices_geometry(&g, &rule, "w", &l, &err))
-			fail_msg("holder %zu: %s", holder, err.text);
-		assert_int_equal(g.holders, 3);
-		slices_check(&l, &g, elements[holder], "a copy");
+			fail_msg("replica %zu: %s", replica, err.text);
+		assert_int_equal(g.replicas, 3);
+		slices_check(&l, &g, elements[replica], "a copy");
 		geometry_done(&g);
 		mkpt_done(&m);
 	}
@@ -376,7 +376,7 @@ int main(void)
 {
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(examples_are_laid_out_as_worked_out),
-		cmocka_unit_test(copies_are_read_from_any_holder),
+		cmocka_unit_test(copies_are_read_from_any_replica),
 		cmocka_unit_test(averages_are_means_of_all),
 		cmocka_unit_test(large_weights_cost_no_more_than_a_row),
 	};

@@ -141,7 +141,7 @@ static const struct defect defects[] = {
 	EDIT(longer, MODEL, 1, SHAPE "= Size(40, 3)", SHARD(1),
 	     "group 0 (1.weight, ...): the fp32 partition has"),
 	EDIT(other_type, OPTIM, 1, FP32 "= Halves(16)", SHARD(1),
-	     "fp32 of parameter 1.bias is missing, too short, or of another type"),
+	     "fp32 of parameter 1.bias is bfloat16, but float32 on other ranks"),
 	EDIT(fewer_states, OPTIM, 1, "del " STATES "['exp_avg_sq']", SHARD(1),
 	     "exp_avg_sq of parameter 1.bias is missing"),
 };

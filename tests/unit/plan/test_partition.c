@@ -257,9 +257,9 @@ static void check_params(const struct partition *p)
 
 /* Count the replicas of each element of parameter i, and the uses of each place of a rank's
  * partition. */
-static void count_holders(const struct partition *p, size_t i, unsigned *taken)
+static void count_replicas(const struct partition *p, size_t i, unsigned *taken)
 {
-	unsigned holders[NUMEL_MAX] = { 0 };
+	unsigned replicas[NUMEL_MAX] = { 0 };
 	unsigned first, end;
 
 	partition_ranks_of(p, i, 0, p->numel[i], &first, &end);
@@ -275,12 +275,12 @@ static void count_holders(const struct partition *p, size_t i, unsigned *taken)
 		assert_true(f.start + f.numel <= p->size);
 		assert_true(f.start + f.numel <= partition_filled(p, r));
 		for (uint64_t k = 0; k < f.numel; k++) {
-			holders[f.first + k]++;
+			replicas[f.first + k]++;
 			taken[r * p->size + f.start + k]++;
 		}
 	}
 	for (uint64_t k = 0; k < p->numel[i]; k++)
-		assert_int_equal(holders[k], 1);
+		assert_int_equal(replicas[k], 1);
 }
 
 static void check_random(uint64_t seed)
@@ -306,7 +306,7 @@ static void check_random(uint64_t seed)
 	}
 	taken = calloc(p.size * ranks + 1, sizeof(*taken));
 	for (size_t i = 0; i < n; i++)
-		count_holders(&p, i, taken);
+		count_replicas(&p, i, taken);
 	check_params(&p);
 	for (uint64_t k = 0; k < p.size * ranks; k++)
 		assert_true(taken[k] <= 1);
