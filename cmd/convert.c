@@ -140,7 +140,7 @@ int cmd_convert(struct uckpt *u, int argc, char **argv)
 		  "where config.json is, with --view hf", .set = "hf_config" },
 		{ "dcp_style", 0, "STYLE",
 		  "naming convention, with --view dcp: fsdp2 (default),\n"
-		  "flat, titan, accelerate, lightning or fabric",
+		  "flat, titan, titan_fused, accelerate, lightning or fabric",
 		  .set = "dcp_style" },
 		{ "dcp_ranks", 0, "N",
 		  "number of ranks that will load it, with --view dcp\n"

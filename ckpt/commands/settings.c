@@ -50,8 +50,13 @@ static const char *const stages[] = { "native", "any" };
 static const char
 	*const dtypes[] = { [DTYPE_F32] = "fp32", [DTYPE_F16] = "fp16", [DTYPE_BF16] = "bf16" };
 static const char *const styles[] = {
-	[DCP_FSDP2] = "fsdp2",           [DCP_FLAT] = "flat",           [DCP_TITAN] = "titan",
-	[DCP_ACCELERATE] = "accelerate", [DCP_LIGHTNING] = "lightning", [DCP_FABRIC] = "fabric",
+	[DCP_FSDP2] = "fsdp2",
+	[DCP_FLAT] = "flat",
+	[DCP_TITAN] = "titan",
+	[DCP_TITAN_FUSED] = "titan_fused",
+	[DCP_ACCELERATE] = "accelerate",
+	[DCP_LIGHTNING] = "lightning",
+	[DCP_FABRIC] = "fabric",
 };
 
 static const char *set_flag(struct uckpt *u, const struct option *o, const char *text,
@@ -313,7 +318,7 @@ static const struct option options[] = {
 	{ "hf_config=", .set = set_hf_config },
 	{ "hf_shard_size=", set_size, .wrong = "not a size in KB, MB, GB or TB" },
 	{ "dcp_style=", set_word, WORDS(styles), AT(tree.plan.dcp_style),
-	  .wrong = "must be fsdp2, flat, titan, accelerate, lightning or fabric" },
+	  .wrong = "must be fsdp2, flat, titan, titan_fused, accelerate, lightning or fabric" },
 	{ "dcp_ranks=", set_count, AT(tree.plan.dcp_ranks), .wrong = RANKS },
 	{ "model=", set_text, IN_CONTEXT(model), .wrong = "names no dict" },
 	{ "head_dim=", set_head_dim, .wrong = "not a number of rows (1 to 4096)" },

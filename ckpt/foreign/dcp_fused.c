@@ -1,102 +1,51 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * torchtitan's models with one projection for queries, keys and values (FusedQKVLinear of
- * models/common/attention.py) save three weights, wq, wk and wv, like models without it, but the
- * optimizer's states of the single parameter wqkv.  For each head of keys, wqkv has the rows of the
- * query heads that share it, then the key's, then the value's.  The states are divided like the
- * weights.
- */
+/* The states of torchtitan's fused projections (qkv.h) are divided like their weights. */
 #include "ckpt/foreign/dcp_optimizer.h"
 
 #include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/foreign/dcp_storage.h"
-
-#define PARTS 3u
-#define HEADS_MAX 4096u
+#include "ckpt/table/qkv.h"
 
 /* How a parameter of the optimizer corresponds to weights of the model. */
 struct fused {
-	const struct dcp_entry *weights[PARTS];
-	const char *names[PARTS];
-	uint64_t head;           /* rows per head */
-	uint64_t rows[PARTS];    /* rows of each weight per key head */
-	uint64_t before[PARTS];  /* offset of these rows */
-	uint64_t heads, rows_of; /* number of key heads; rows for each head in total */
+	const struct dcp_entry *weights[QKV_PARTS];
+	const char *names[QKV_PARTS];
+	struct qkv qkv;
 };
 
-static const struct dcp_entry *find_weight(const struct dcp_reader *f, const char *prefix, size_t n,
-					   const char *rest, const char **name)
+/* Return the rows of a head: the option's value, or the width of a norm; 0 if unknown. */
+static uint64_t find_head(const struct dcp_reader *f, const char *param, size_t prefix)
 {
-	*name = arena_format(f->a, "%.*s%s", (int)n, prefix, rest);
-	return *name ? dcp_weight_find(f, *name) : NULL;
-}
+	const char *name = qkv_norm_name(f->a, param, prefix);
+	const struct dcp_entry *norm = name ? dcp_weight_find(f, name) : NULL;
 
-/* Return the rows of a head: the option's value, or the width of a norm of each head's queries; 0
- * if unknown. */
-static uint64_t find_head(const struct dcp_reader *f, const char *prefix, size_t n)
-{
-	const struct dcp_entry *norm;
-	const char *name;
-
-	while (n && prefix[n - 1] != '.')
-		n--;
-	if (f->b->u->head_dim || !n)
-		return f->b->u->head_dim;
-	for (n--; n && prefix[n - 1] != '.'; n--)
-		;
-	norm = find_weight(f, prefix, n, "q_norm.weight", &name);
-	return norm && norm->ndim == 1 ? norm->shape[0] : 0;
+	return f->b->u->head_dim ?: norm && norm->ndim == 1 ? norm->shape[0] : 0;
 }
 
 /* Is it a fused parameter that the model has only in parts?  1, 0, or an error. */
 static int is_fused(const struct dcp_reader *f, const char *param, struct fused *x)
 {
-	static const char *const parts[PARTS] = { "wq", "wk", "wv" };
-	const char *dot = strrchr(param, '.'), *begin = dot;
-	uint64_t all = 0;
+	uint64_t rows[QKV_PARTS];
+	struct errmsg why;
+	size_t prefix;
+	int rc;
 
-	while (begin && begin > param && begin[-1] != '.')
-		begin--;
-	if (!begin || strncmp(begin, "wqkv.", 5) != 0 || dcp_weight_find(f, param))
+	if (!qkv_is(param, QKV_FUSED, &prefix) || dcp_weight_find(f, param))
 		return 0;
-	for (unsigned i = 0; i < PARTS; i++) {
-		char rest[64];
-
-		if (snprintf(rest, sizeof(rest), "%s%s", parts[i], dot) >= (int)sizeof(rest))
-			return 0;
-		x->weights[i] = find_weight(f, param, (size_t)(begin - param), rest, &x->names[i]);
+	for (unsigned i = 0; i < QKV_PARTS; i++) {
+		x->names[i] = qkv_name(f->a, param, prefix, qkv_parts[i]);
+		x->weights[i] = x->names[i] ? dcp_weight_find(f, x->names[i]) : NULL;
 		if (!x->weights[i] || !x->weights[i]->ndim || !x->weights[i]->numel)
 			return 0;
+		rows[i] = x->weights[i]->shape[0];
 	}
-	x->head = find_head(f, param, (size_t)(begin - param));
-	if (!x->head)
-		return ERRMSG_FILE(f, -ENOTSUP,
-			"%s: its rows are those of heads in turn, and their number is not recorded: option head_dim=N tells",
-			param);
-	x->heads = x->weights[1]->shape[0] / x->head;
-	if (!x->heads || x->heads > HEADS_MAX)
-		return ERRMSG_FILE(f, -ENOTSUP, "%s: has no heads of %llu rows", param,
-				   (unsigned long long)x->head);
-	for (unsigned i = 0; i < PARTS; i++) {
-		const struct dcp_entry *w = x->weights[i];
-
-		x->before[i] = all;
-		x->rows[i] = w->shape[0] / x->heads;
-		if (x->rows[i] * x->heads != w->shape[0] || x->rows[i] % x->head ||
-		    (i && x->rows[i] != x->head))
-			return ERRMSG_FILE(f, -ENOTSUP, "%s: has no heads of %llu rows", x->names[i],
-					   (unsigned long long)x->head);
-		all += x->rows[i];
-	}
-	x->rows_of = all;
-	return 1;
+	rc = qkv_init(&x->qkv, param, x->names, rows, find_head(f, param, prefix), &why);
+	return rc ? ERRMSG_FILE(f, rc, "%s", why.text) : 1;
 }
 
 /* Does a state have that shape? */
@@ -104,7 +53,7 @@ static bool has_shape(const struct dcp_entry *t, const struct fused *x)
 {
 	const struct dcp_entry *w = x->weights[0];
 
-	return t->is_tensor && t->ndim == w->ndim && t->shape[0] == x->heads * x->rows_of &&
+	return t->is_tensor && t->ndim == w->ndim && t->shape[0] == x->qkv.heads * x->qkv.rows_of &&
 	       memcmp(t->shape + 1, w->shape + 1, (w->ndim - 1) * sizeof(*w->shape)) == 0;
 }
 
@@ -149,9 +98,10 @@ static int divide(const struct dcp_reader *f, const struct dcp_entry *t, const s
 	out->chunks = NULL;
 	out->nchunks = 0;
 	for (size_t i = 0; i < t->nchunks; i++)
-		for (uint64_t h = 0; ok && h < x->heads; h++)
-			ok = add_rows(f->a, &t->chunks[i], h * x->rows_of + x->before[k], x->rows[k],
-				      h * x->rows[k], out, &cap);
+		for (uint64_t h = 0; ok && h < x->qkv.heads; h++)
+			ok = add_rows(f->a, &t->chunks[i],
+				      h * x->qkv.rows_of + x->qkv.before[k], x->qkv.rows[k],
+				      h * x->qkv.rows[k], out, &cap);
 	return ok ? dcp_chunks_check(out, f->file, f->err) : errmsg_nomem(f->err, f->file);
 }
 
@@ -164,7 +114,7 @@ static int divide_states(struct dcp_reader *f, const char *param, const struct f
 	int rc = 0;
 
 	for (size_t i = 0; !rc && i < n; i++)
-		for (unsigned k = 0; !rc && k < PARTS; k++) {
+		for (unsigned k = 0; !rc && k < QKV_PARTS; k++) {
 			struct dcp_finding part = e[i];
 
 			part.param = x->names[k];
@@ -185,7 +135,7 @@ static int divide_states(struct dcp_reader *f, const char *param, const struct f
 static int divide_group(struct dcp_reader *f, struct dcp_group *g, struct dcp_findings *to,
 			size_t *cap, bool *any)
 {
-	struct dcp_param *v = arena_alloc(f->a, (PARTS * g->nparams + 1) * sizeof(*v));
+	struct dcp_param *v = arena_alloc(f->a, (QKV_PARTS * g->nparams + 1) * sizeof(*v));
 	size_t n = 0;
 	int rc = v ? 0 : errmsg_nomem(f->err, f->file);
 
@@ -198,7 +148,7 @@ static int divide_group(struct dcp_reader *f, struct dcp_group *g, struct dcp_fi
 			return is;
 		if (!is)
 			v[n++] = g->params[i];
-		for (unsigned k = 0; is && k < PARTS; k++)
+		for (unsigned k = 0; is && k < QKV_PARTS; k++)
 			v[n++].name = x.names[k];
 		if (is)
 			rc = divide_states(f, param, &x, to, cap);

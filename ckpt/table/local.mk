@@ -11,4 +11,5 @@ ckpt_libuckpt_a_SOURCES += \
 	%D%/module_entries.h %D%/module_entries.c %D%/rank_params.h %D%/rank_params_build.h \
 	%D%/rank_params_module.c %D%/rank_params.c %D%/rank_params_experts.c \
 	%D%/model.h %D%/model.c %D%/partition.h %D%/partition.c \
+	%D%/qkv.h %D%/qkv.c \
 	%D%/checkpoint.h %D%/checkpoint.c %D%/frozen.h %D%/frozen.c

@@ -28,6 +28,7 @@
 #include "ckpt/format/ptfile.h"
 #include "ckpt/format/value.h"
 #include "ckpt/table/geometry.h"
+#include "ckpt/views/dcpview_fused.h"
 #include "ckpt/views/plan_impl.h"
 
 #define OBJECTS_FILE "optim.distcp"
@@ -36,11 +37,12 @@ static const struct {
 	const char *model;     /* NULL: names without a prefix */
 	const char *model_too; /* NULL, or a second prefix for the same tensors */
 	const char *optim;
-	bool flat, apart;
+	bool flat, apart, numbers, fused;
 } styles[DCP_STYLES] = {
 	[DCP_FSDP2] = { .model = "model", .optim = "optim" },
 	[DCP_FLAT] = { .model = "model", .optim = "optim", .flat = true },
-	[DCP_TITAN] = { .optim = "optimizer", .flat = true },
+	[DCP_TITAN] = { .optim = "optimizer", .flat = true, .numbers = true },
+	[DCP_TITAN_FUSED] = { .optim = "optimizer", .flat = true, .numbers = true, .fused = true },
 	[DCP_ACCELERATE] = { .model = "model", .optim = "optimizer", .apart = true },
 	/* The first is FSDPStrategy's, the second ModelParallelStrategy's. */
 	[DCP_LIGHTNING] = { .model = "model", .model_too = "state_dict", .optim = "optimizer_0" },
@@ -52,6 +54,7 @@ struct maker {
 	enum dcp_style style;
 	struct checkpoint *c;
 	struct dcpview_dir *model, *optim;
+	const struct dcpview_fused **fused; /* see dcpview_fused_find; NULL: not in this style */
 	/* 0-d states that have already been added to `objects`: */
 	struct number {
 		const struct param_state *of;
@@ -74,20 +77,22 @@ static void add_entry(const struct maker *m, struct dcpview_dir *d, struct dcpvi
 
 /* Add the file of the last entry, a tensor, or the file of objects. */
 static void add_file(const struct maker *m, struct dcpview_dir *d, const char *name, size_t weight,
-		     const struct param_state *state)
+		     const struct param_state *state, const struct dcpview_fused *fused)
 {
 	if (arena_reserve(arena_of(m), &d->files, d->nfiles, &d->files_cap, d->nfiles + 1,
 			  sizeof(*d->files)))
-		d->files[d->nfiles++] = (struct dcpview_file){ name, weight, state, d->n - 1 };
+		d->files[d->nfiles++] = (struct dcpview_file){ name, weight, state, fused,
+								d->n - 1 };
 }
 
-/* Name a weight's file, or the file of its state, after the weight, or after its number if the
- * weight's name is not a valid file name.  NULL when memory runs out. */
-static const char *file_name(const struct maker *m, const char *prefix, size_t i, const char *state)
+/* Name the file of weight `i`, or of its state, after its `name`, or after its number if the name is
+ * not a valid file name.  NULL when memory runs out. */
+static const char *file_name(const struct maker *m, const char *prefix, size_t i,
+			     const char *param, const char *state)
 {
 	const char *tail = state ?: "", *dot = state ? "." : "";
 	struct arena *a = arena_of(m);
-	const char *name = arena_format(a, "%s.%s%s%s.distcp", prefix, m->c->order[i]->name, dot, tail);
+	const char *name = arena_format(a, "%s.%s%s%s.distcp", prefix, param, dot, tail);
 
 	return !name || names_is_file(name)
 		       ? name
@@ -103,7 +108,8 @@ static void add_weight(const struct maker *m, size_t i)
 		.key = top ? arena_format(arena_of(m), "%s.%s", top, x->name) : x->name,
 		.path = { { .text = top ?: x->name }, { .text = x->name } },
 		.nsteps = top ? 2 : 1,
-		.file = file_name(m, "model", x->same ? x->same->number : i, NULL),
+		.file = x->same ? file_name(m, "model", x->same->number, x->same->name, NULL)
+				: file_name(m, "model", i, x->name, NULL),
 		.is_tensor = true,
 		.dtype = x->dtype,
 		.ndim = x->ndim,
@@ -112,7 +118,7 @@ static void add_weight(const struct maker *m, size_t i)
 
 	add_entry(m, m->model, e);
 	if (!x->same)
-		add_file(m, m->model, e.file, i, NULL);
+		add_file(m, m->model, e.file, i, NULL, NULL);
 	if (too) {
 		e.key = arena_format(arena_of(m), "%s.%s", too, x->name);
 		e.path[0].text = too;
@@ -175,26 +181,36 @@ static void add_number(struct maker *m, const struct param_state *st, struct dcp
 	add_entry(m, m->optim, e);
 }
 
+/* Return the name under which the optimizer has a row; NULL if another row has its states. */
+static const char *optim_name(const struct maker *m, size_t i)
+{
+	const struct dcpview_fused *fused = m->fused ? m->fused[i] : NULL;
+
+	return !fused ? m->c->order[i]->name : fused->parts[0] == m->c->order[i] ? fused->name : NULL;
+}
+
 static void add_states(struct maker *m, size_t i)
 {
 	const struct param *x = m->c->order[i];
 	const struct param_states *g = x->states;
+	const struct dcpview_fused *fused = m->fused ? m->fused[i] : NULL;
+	const char *param = optim_name(m, i);
 
-	for (size_t k = 1; g && k < g->n; k++) {
+	for (size_t k = 1; g && param && k < g->n; k++) {
 		const struct param_state *st = &g->v[k];
-		struct dcpview_entry e = optim_entry(m, "state", x->name, 0, st->name);
+		struct dcpview_entry e = optim_entry(m, "state", param, 0, st->name);
 
 		if (st->kind != STATE_FLAT) {
 			add_number(m, st, e);
 			continue;
 		}
 		e.is_tensor = true;
-		e.file = file_name(m, "optim.state", i, st->name);
+		e.file = file_name(m, "optim.state", i, param, st->name);
 		e.dtype = st->dtype;
 		e.ndim = x->ndim;
-		e.shape = x->shape;
+		e.shape = fused ? fused->shape : x->shape;
 		add_entry(m, m->optim, e);
-		add_file(m, m->optim, e.file, i, st);
+		add_file(m, m->optim, e.file, i, st, fused);
 	}
 }
 
@@ -329,8 +345,8 @@ static int add_group(const struct maker *m, struct arena *a, const struct ptfile
 		if (!rc && !flat)
 			add_setting(m, NULL, number, name, &at);
 		for (size_t i = 0; !rc && flat && i < m->c->norder; i++)
-			if (of[i] == number)
-				add_setting(m, m->c->order[i]->name, 0, name, &at);
+			if (of[i] == number && optim_name(m, i))
+				add_setting(m, optim_name(m, i), 0, name, &at);
 	}
 	return rc < 0 ? rc : 0;
 }
@@ -352,6 +368,11 @@ static int add_groups(const struct maker *m, struct arena *a, const struct value
 		if (p->states && of[i] >= n)
 			n = of[i] + 1;
 	}
+	for (size_t i = 0; !rc && of && m->fused && i < m->c->norder; i++)
+		if (m->fused[i] && of[i] != of[m->fused[i]->parts[0]->number])
+			rc = errmsg_set(m->err, -ENOTSUP,
+				"%s: is in another group of the optimizer than %s: they cannot be fused",
+					m->c->order[i]->name, m->fused[i]->parts[0]->name);
 	for (size_t i = 0; !rc && of && i < n; i++)
 		rc = add_group(m, a, pt, i, groups && i < groups->n ? groups->v[i] : NULL, of);
 	return rc;
@@ -387,12 +408,14 @@ static int add_titan_number(const struct maker *m, struct arena *a, size_t i)
 
 static int add_optimizer(struct maker *m)
 {
-	const bool titan = m->style == DCP_TITAN && m->c->facts.global_steps >= 0;
+	const bool titan = styles[m->style].numbers && m->c->facts.global_steps >= 0;
 	struct file_layout d = { .err = m->err };
 	const struct value *root = m->c->ops->object(m->c, OBJECT_OPTIMIZER, 0, 0, &d);
 	int rc = d.rc;
 
-	for (size_t i = 0; i < m->c->norder; i++)
+	if (!rc && styles[m->style].fused)
+		rc = dcpview_fused_find(m->c, arena_of(m), &m->fused, m->err);
+	for (size_t i = 0; !rc && i < m->c->norder; i++)
 		add_states(m, i);
 	if (!rc)
 		rc = add_groups(m, &d.a, root, &d.old);
@@ -400,7 +423,7 @@ static int add_optimizer(struct maker *m)
 		rc = add_titan_number(m, &d.a, i);
 	m->s->arena.failed |= d.a.failed;
 	layout_done(&d);
-	add_file(m, m->optim, OBJECTS_FILE, DCPVIEW_OBJECTS, NULL);
+	add_file(m, m->optim, OBJECTS_FILE, DCPVIEW_OBJECTS, NULL, NULL);
 	return rc;
 }
 

@@ -12,6 +12,7 @@
 #include "ckpt/views/plan.h"
 
 struct checkpoint;
+struct dcpview_fused;
 struct param_state;
 
 /* A file: the chunks of a tensor, or all objects of a directory. */
@@ -19,6 +20,7 @@ struct dcpview_file {
 	const char *name;  /* must be first: array_by_text */
 	size_t weight;     /* number of the row, or DCPVIEW_OBJECTS */
 	const struct param_state *state; /* NULL: the weight itself */
+	const struct dcpview_fused *fused; /* the state is of this parameter; or NULL */
 	size_t entry;      /* number of the tensor's entry */
 };
 
@@ -46,7 +48,7 @@ struct dcpview_state {
  * Collect the rows of weights, whose order is known, and, if `optimizer` is set, the
  * optimizer's states and param_groups, which are read from the first optimizer shard.
  * A setting that is a tensor becomes its number; one that cannot be saved is left out.
- * -ENOTSUP if two tensors would have the same file; other errors as tag_file_open.  Call
+ * -ENOTSUP if two tensors would have the same file, or as dcpview_fused_find; other errors as tag_file_open.  Call
  * dcpview_state_done after failure, too.
  */
 int dcpview_state_make(struct dcpview_state *s, enum dcp_style style, struct checkpoint *c,

@@ -52,6 +52,7 @@ enum dcp_style {
 	DCP_FSDP2,	/* get_state_dict: model.NAME, optim.state.NAME.exp_avg */
 	DCP_FLAT,	/* with flatten_optimizer_state_dict */
 	DCP_TITAN,	/* torchtitan: NAME, optimizer.state.NAME.exp_avg */
+	DCP_TITAN_FUSED, /* with fuse_qkv: states of wq, wk and wv as those of wqkv */
 	DCP_ACCELERATE, /* separate directories for model and optimizer */
 	DCP_LIGHTNING,	/* its Trainer: model.NAME, optimizer_0.state.NAME.exp_avg */
 	DCP_FABRIC,	/* model.NAME, optimizer.state.NAME.exp_avg */

@@ -18,6 +18,7 @@
 #include "ckpt/format/names.h"
 #include "ckpt/format/value.h"
 #include "ckpt/table/geometry.h"
+#include "ckpt/views/dcpview_fused.h"
 #include "ckpt/views/dcpview_state.h"
 #include "ckpt/views/plan_impl.h"
 
@@ -89,10 +90,12 @@ static bool map_tensor(const struct plan_item *e, struct file_layout *d,
 {
 	struct checkpoint *c = e->p->c;
 	const struct param *x = c->order[f->weight];
+	struct gathers *g = &d->gathers;
 
-	return layout_note(d, f->state
-				      ? checkpoint_extents(c, x, f->state, out, &d->gathers, d->err)
-				      : checkpoint_weights(c, x, dtype, out, &d->gathers, d->err));
+	if (f->fused)
+		return layout_note(d, dcpview_fused_extents(c, f->fused, f->state, out, g, d->err));
+	return layout_note(d, f->state ? checkpoint_extents(c, x, f->state, out, g, d->err)
+				       : checkpoint_weights(c, x, dtype, out, g, d->err));
 }
 
 /* Append a blob for each chunk of a tensor, whose elements are `whole`. */

@@ -40,7 +40,7 @@ complete -c ucckpt -n $convert -l tag -x
 complete -c ucckpt -n $convert -l ranks -x
 complete -c ucckpt -n $convert -l hf_dtype -x -a 'fp32 bf16 fp16'
 complete -c ucckpt -n $convert -l hf_shard_size -x
-complete -c ucckpt -n $convert -l dcp_style -x -a 'fsdp2 flat titan accelerate lightning fabric'
+complete -c ucckpt -n $convert -l dcp_style -x -a 'fsdp2 flat titan titan_fused accelerate lightning fabric'
 complete -c ucckpt -n $convert -l dcp_ranks -x
 complete -c ucckpt -n $convert -l hf_config -x -a '(__fish_complete_directories)'
 complete -c ucckpt -n $convert -l head_dim -x

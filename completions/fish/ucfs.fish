@@ -4,7 +4,7 @@
 set -l options allow_other allow_root auto_unmount debug nonempty rmdir ro until= uid= gid= crc=exact crc=zero \
     stage=native stage=any rules= preset=megatron-qkv-thirds preset=megatron-qkv-by-head \
     hf_dtype=fp32 hf_dtype=bf16 hf_dtype=fp16 hf_config= hf_shard_size= model= head_dim= dcp_ranks= \
-    dcp_style=fsdp2 dcp_style=flat dcp_style=titan dcp_style=accelerate dcp_style=lightning dcp_style=fabric \
+    dcp_style=fsdp2 dcp_style=flat dcp_style=titan dcp_style=titan_fused dcp_style=accelerate dcp_style=lightning dcp_style=fabric \
     readahead= deadline= manifest= ca_file= s3_endpoint= s3_region= s3_anonymous check log= view=universal view=hf view=fp32 view=dcp view=zero \
     ranks= replace follow_links
 

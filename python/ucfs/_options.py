@@ -25,7 +25,8 @@ if TYPE_CHECKING:
         hf_dtype: Literal["fp32", "bf16", "fp16"]
         hf_shard_size: str
         hf_config: Path
-        dcp_style: Literal["fsdp2", "flat", "titan", "accelerate", "lightning", "fabric"]
+        dcp_style: Literal["fsdp2", "flat", "titan", "titan_fused", "accelerate", "lightning",
+                           "fabric"]
         dcp_ranks: int
         ranks: Union[int, str, Sequence[Union[int, str]]]
         replace: bool
@@ -52,8 +53,8 @@ OPTIONS = """
         hf_dtype="bf16"     type of TAG_hf: "fp32", "bf16" or "fp16"
         hf_shard_size="5GB" size of the files of TAG_hf
         hf_config=NAME      a directory, or a cached model, that has config.json
-        dcp_style="titan"   layout of TAG_dcp: "fsdp2", "flat", "titan", "accelerate",
-                            "lightning" or "fabric"
+        dcp_style="titan"   layout of TAG_dcp: "fsdp2", "flat", "titan", "titan_fused",
+                            "accelerate", "lightning" or "fabric"
         dcp_ranks=8         TAG_dcp as if so many ranks had saved it
         ranks=[8, "8_z1"]   lists TAG_dp8 and TAG_dp8_z1; others are found by name
         replace=True        TAG itself is what ranks=N makes of it

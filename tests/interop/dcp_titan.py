@@ -26,11 +26,13 @@ import titan_trainer as titan
 from programs import check, torchrun
 
 BEFORE, AFTER = 10, 5  # numbers of steps
-# DeepSpeed's stage, whether q, k and v are one matrix, and the ranks and tensor-parallel degrees
-# of torchtitan.  DeepSpeed cannot save such a matrix in stage 3.
-RUNS = ((1, False, ((1, 1), (2, 1), (4, 2))),
-        (3, False, ((2, 1),)),
-        (1, True, ((2, 1),)))
+# DeepSpeed's stage, whether q, k and v are one matrix there and in torchtitan, and torchtitan's
+# ranks and tensor-parallel degrees.  DeepSpeed cannot save such a matrix in stage 3.
+RUNS = ((1, False, False, ((1, 1), (2, 1), (4, 2))),
+        (3, False, False, ((2, 1),)),
+        (1, True, True, ((2, 1),)),
+        (1, False, True, ((2, 1), (4, 2))),
+        (3, False, True, ((2, 1),)))
 
 
 def new_engine(stage, fused, universal=False):
@@ -90,16 +92,17 @@ def go_on(rank, world, mount, tag, out):
         torch.save(losses, out)
 
 
-def check_view(stage, fused, ways, top):
+def check_view(stage, fused, fuse, ways, top):
     """Return the number of failed checks."""
     run, out = os.path.join(top, "run"), os.path.join(top, "losses.pt")
     resume.on_ranks(4, save, out + ".log", 4, stage, fused, run, out)
-    with resume.Mount(run, os.path.join(top, "mount"), "-o", "dcp_style=titan") as mount:
+    style = f"dcp_style=titan_fused,head_dim={titan.HEAD}" if fuse > fused else "dcp_style=titan"
+    with resume.Mount(run, os.path.join(top, "mount"), "-o", style) as mount:
         view = os.path.join(mount, f"global_step{BEFORE}_dcp")
         return sum(check(f"stage {stage}{', fused' if fused else ''}, torchtitan on {ranks} "
-                         f"ranks, {parallel} tensor parallel",
+                         f"ranks, {parallel} tensor parallel{', fused' if fuse else ''}",
                          torchrun(titan.__file__, ranks, os.path.join(top, f"titan{ranks}"),
-                                  BEFORE + AFTER, int(fused), parallel, view, "-"),
+                                  BEFORE + AFTER, int(fuse), parallel, view, "-"),
                          torch.load(out))
                    for ranks, parallel in ways)
 
@@ -117,10 +120,10 @@ def check_source(top):
 
 def main(scratch):
     failed = 0
-    for stage, fused, ways in RUNS:
-        top = os.path.join(scratch, f"z{stage}{'_fused' if fused else ''}")
+    for number, run in enumerate(RUNS):
+        top = os.path.join(scratch, f"run{number}")
         os.mkdir(top)
-        failed += check_view(stage, fused, ways, top)
+        failed += check_view(*run, top)
     top = os.path.join(scratch, "source")
     os.mkdir(top)
     return failed + check_source(top) != 0

@@ -32,7 +32,7 @@ from torchtitan.protocols.model_spec import ModelSpec
 from torchtitan.trainer import Trainer
 
 ROWS, LENGTH, WORDS = 8, 16, 2048
-HEADS, KV_HEADS = 16, 4
+HEADS, KV_HEADS, HEAD = 16, 4, 16
 LR, BETAS, DECAY = 1e-3, (0.9, 0.95), 0.1
 ALL_STEPS = 20  # steps of the schedule
 

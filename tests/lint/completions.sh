@@ -18,12 +18,12 @@ ucckpt convert --crc |exact zero
 ucckpt convert --view |'"$views"'
 ucckpt convert --stage |native any 1 2 3
 ucckpt convert --hf_dtype |fp32 bf16 fp16
-ucckpt convert --dcp_style |fsdp2 flat titan accelerate lightning fabric
+ucckpt convert --dcp_style |fsdp2 flat titan titan_fused accelerate lightning fabric
 ucckpt convert --preset |megatron-qkv-thirds megatron-qkv-by-head
 ucfs a b -o crc=|exact zero
 ucfs a b -o ro,stage=|native any
 ucfs a b -o view=|'"$views"'
-ucfs a b -o dcp_style=|fsdp2 flat titan accelerate lightning fabric
+ucfs a b -o dcp_style=|fsdp2 flat titan titan_fused accelerate lightning fabric
 ucfs a b -o hf_dtype=|fp32 bf16 fp16
 ucfs a b -o preset=|megatron-qkv-thirds megatron-qkv-by-head
 uctrain --model |gpt2-dsuc gpt2 gpt2-medium gpt2-large gpt2-xl

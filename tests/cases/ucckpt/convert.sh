@@ -92,7 +92,7 @@ check "with its metadata" grep -q _StorageInfo "$tmp/weights/.metadata"
 check "without latest_dcp" test ! -e "$tmp/latest_dcp"
 rm -r "$tmp/weights"
 for name in z1_groups2_dp2 z3_subgroup_dp2 meg_tp2_dp2_z1_fp32; do
-	for style in fsdp2 flat titan accelerate lightning fabric; do
+	for style in fsdp2 flat titan titan_fused accelerate lightning fabric; do
 		check "$name --dcp_style $style" convert --view dcp --dcp_style $style --dcp_ranks 2 "$good/$name" "$tmp/weights"
 		check "$name: reading it back gives the same states" ucckpt diff "$good/$name" "$tmp/weights" >"$tmp/diff"
 		rm -r "$tmp/weights"
@@ -211,7 +211,7 @@ usage "crc=none: must be exact or zero" --crc none "$tag" "$tmp/v"
 usage "view=pt: must be universal, hf, fp32, dcp or zero" --view pt "$tag" "$tmp/v"
 usage "hf_dtype=int8: must be fp32, bf16 or fp16" --view hf --hf_dtype int8 "$tag" "$tmp/v"
 usage "hf_shard_size=5 apples: not a size" --view hf --hf_shard_size '5 apples' "$tag" "$tmp/v"
-usage "dcp_style=fsdp3: must be fsdp2, flat, titan, accelerate, lightning or fabric" --view dcp --dcp_style fsdp3 "$tag" "$tmp/v"
+usage "dcp_style=fsdp3: must be fsdp2, flat, titan, titan_fused, accelerate, lightning or fabric" --view dcp --dcp_style fsdp3 "$tag" "$tmp/v"
 usage "dcp_ranks=0: not a number of ranks" --view dcp --dcp_ranks 0 "$tag" "$tmp/v"
 usage "dcp_style and dcp_ranks require view=dcp" --dcp_ranks 2 "$tag" "$tmp/v"
 usage "hf_dtype requires view=hf" --hf_dtype bf16 "$tag" "$tmp/v"

@@ -14,7 +14,7 @@ equal() {
 
 for name in z1_groups2_dp2 z3_groups2_dp2 z2_groups3_dp3 tp2_dp2_z1_bf16 z3_bf16_dp2 \
 	moe_ep2_dp4_z2 autoep2_dp4_z2_bf16; do
-	for style in fsdp2 flat titan accelerate lightning fabric; do
+	for style in fsdp2 flat titan titan_fused accelerate lightning fabric; do
 		check "$name as $style" ucckpt convert --view dcp --dcp_style $style \
 			"$good/$name/$(tag_of "$name")" "$tmp/$name-$style" >/dev/null
 		equal "$good/$name/$(tag_of "$name")" "$tmp/$name-$style"
@@ -43,6 +43,9 @@ check "what no group lists is named" grep -q "3 parameters that have states, suc
 # Set the rows of a head for fused queries, keys and values.
 check "other heads" grep -q "wq.weight: has no heads of 5 rows" \
 	<(ucckpt -o head_dim=5 info "$good/dcp_titan_fused")
+ucckpt convert --view dcp --dcp_style titan_fused "$good/dcp_titan_fused" "$tmp/fused" >/dev/null 2>&1
+check "fused again" grep -q "qkv_linear.wqkv.weight.exp_avg.distcp" "$tmp/fused/.metadata"
+equal "$good/dcp_titan_fused" "$tmp/fused"
 cp -r "$good/dcp_titan_fused" "$tmp/transposed"
 LC_ALL=C sed -zi 's/\(K\x18K\x05\x86q.\)K\x05K\x01\x86/\1K\x01K\x18\x86/g' "$tmp"/transposed/step-4/*.distcp
 ucckpt convert "$tmp/transposed" "$tmp/untransposed" >"$tmp/said" 2>&1

@@ -19,11 +19,13 @@ unit_tests += \
 	%D%/test_adapter \
 	%D%/test_dcp \
 	%D%/test_dcp_cuts \
+	%D%/test_dcp_fused \
 	%D%/test_state \
 	%D%/test_recut \
 	%D%/test_recut_names \
 	%D%/test_property
 tests_unit_plan_test_affine_SOURCES = %D%/test_affine.c $(changed)
+tests_unit_plan_test_dcp_fused_SOURCES = %D%/test_dcp_fused.c $(changed)
 tests_unit_plan_test_recut_SOURCES = %D%/test_recut.c $(recut)
 tests_unit_plan_test_recut_names_SOURCES = %D%/test_recut_names.c $(recut)
 tests_unit_plan_test_property_SOURCES = %D%/test_property.c $(recut)
