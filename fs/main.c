@@ -141,9 +141,9 @@ static int serve(struct fuse_session *se, bool servers)
 	if (rc)
 		log_warning("NOTIFY_SOCKET: %s", strerror(-rc));
 	rc = loop(se, servers ? THREADS_SERVERS : least, least);
-	/* A positive result is the number of the signal.  During an unmount Linux answers the
-	 * read that takes a request with ECONNABORTED, and only the others with ENODEV, which
-	 * libfuse knows (fs/fuse/dev.c, fuse_dev_do_read). */
+	/* A positive result is the number of a signal.  If an unmount interrupts the read of a
+	 * request, Linux returns ECONNABORTED (fs/fuse/dev.c, fuse_dev_do_read); libfuse handles
+	 * only the ENODEV of other reads. */
 	return rc > 0 || rc == -ECONNABORTED ? 0 : rc;
 }
 

@@ -215,7 +215,7 @@ static int read_list(struct dcp_reader *f, struct dcp_entry *t)
 	int rc = dcp_storage_value(f->b, t, f->a, &v, f->err);
 	const struct value_seq *list = rc ? NULL : value_items(v);
 
-	/* Other entries may have numbers. */
+	/* Entries outside the list may have numbers of further groups. */
 	f->o->groups = arena_alloc(f->a, ((list ? list->n : 0) + f->m->nentries + 1) *
 						 sizeof(*f->o->groups));
 	if (!rc && !f->o->groups)

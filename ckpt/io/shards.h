@@ -73,7 +73,7 @@ bool shards_reads_ahead(const struct shards *c);
 /* As cache_pin, for a shard that is still the planned one; false if it is not. */
 bool shards_pin(struct shards *c, uint32_t shard, uint64_t off, size_t len, struct cache_pin *out);
 
-/* Are the shards' files remote? Then reads take prefetched bytes from memory (cache.h).  Learned
+/* Is the shards' store slow? Then reads take prefetched bytes from memory (cache.h).  Learned
  * from the reads, so false until some were slow. */
 bool shards_is_slow(const struct shards *c);
 

@@ -148,7 +148,7 @@ static size_t find_prompt(const char *rest)
 	return i;
 }
 
-/* Split at a component, if it is a kind.  The weights of an unknown method are the trained ones
+/* Split at a component if it names a kind.  The weights of an unknown method are the trained ones
  * of "default". */
 static bool split_at(struct parts *x, const char *at, bool trained)
 {

@@ -139,7 +139,7 @@ static void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 	double timeout;
 	int rc;
 
-	/* The kernel sends no OPENDIR for which a listing could be refreshed. */
+	/* The kernel sends no OPENDIR for a cached listing, so refresh it here. */
 	if (parent == UCKPT_ROOT && uckpt_renew(source_of(req)))
 		fuse_lowlevel_notify_inval_inode(ops_server(req)->session,
 						 UCKPT_ROOT, 0, 0);

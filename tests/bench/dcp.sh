@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# dcp.load by 1, 2, 4 and 8 ranks, in the page cache: TAG_dcp, which is cut as if eight ranks
-# had saved it, against what eight ranks saved with dcp.save, and TAG_dcpN against what N
-# ranks saved that load it again.  Then the bytes that a rank reads, .metadata included,
+# dcp.load by 1, 2, 4 and 8 ranks, in the page cache: TAG_dcp, which is cut for eight
+# ranks, against a checkpoint that eight ranks saved with dcp.save, and TAG_dcpN against
+# one that the same N ranks saved.  Then the bytes that a rank reads, .metadata included,
 # relative to its share, by number of ranks and dcp_ranks; and the time to write a large
 # .metadata.
 . "${BASH_SOURCE%/*}/lib.sh"

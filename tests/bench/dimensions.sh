@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Two ranks, each with a processor, that share a model of 124 million parameters, by
+# Two ranks, each with a processor, share a model of 124 million parameters, by
 # tensors or as two stages of a pipeline with 8 micro-batches, in turns with two
-# data-parallel ranks; and a rank's memory in relation to that of one rank with all.
-# The same of ranks that cut the positions of rows, for comparison.
+# data-parallel ranks; a rank's memory is compared with that of a single rank.
+# For comparison, ranks that cut the positions of rows are measured, too.
 # Takes minutes, and 3 GiB of memory for the one rank.
 . "${BASH_SOURCE%/*}/lib.sh"
 

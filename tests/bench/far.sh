@@ -1,19 +1,18 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Storage that is far away: ucckpt convert, cp -r and torch.load of the whole tree by one
-# process, against 64 readers that share the shards in pieces of 1 MiB, in turns.
+# Slow storage: ucckpt convert, cp -r and torch.load of the whole tree by one process,
+# against 64 readers that share the shards in pieces of 1 MiB, in turns.
 #
-# The store is slowfs: each request takes a delay, 64 may be under way, and the bytes pass
-# through its memory, as those of any network client do.  The readers keep what they
-# read in new memory (pieces -k), as whoever has a use for the bytes must; what
-# readers get that throw them away is given, too.  All read the same page cache.  convert
-# and cp write to memory, if /dev/shm has room: not to a disk, which would be the bound.
-# torch.load counts from the first open to the last tensor, without starting Python or
-# importing DeepSpeed, whose classes the files name and which takes 0.75 s, and a resume of
-# uctrain from the mount, on two ranks, what it calls its time.  Right before each side
-# `settle` writes to as much memory as all of them take, so that none pays for pages that
-# the host of a virtual machine took away.
+# The store is slowfs: each request takes a delay, 64 may be pending, and the bytes pass
+# through its memory, as in any network client.  The readers keep all bytes in new memory
+# (pieces -k), as any user of the bytes must; the rate of readers that discard them is
+# printed, too.  All read the same page cache.  convert and cp write to memory if /dev/shm
+# has room, since a disk would limit them.  The time of torch.load is from the first open
+# to the last tensor, without starting Python or importing DeepSpeed, whose classes the
+# files name and which takes 0.75 s; uctrain, which resumes from the mount on two ranks,
+# measures its own time.  Before each side `settle` writes to as much memory as all of them
+# take, so that none pays for pages that the host of a virtual machine took away.
 #
 # UCFS_DEEPSPEED_PYTHON	a Python that has torch and DeepSpeed (python3)
 # UCFS_BENCH_FAR	delays of a request in microseconds; with a "c" behind it the

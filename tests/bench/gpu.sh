@@ -8,10 +8,10 @@
 #
 #   gpu.sh [PART...]
 #
-# Each part takes less than eight minutes, also where a call may not take longer;
-# without PART all of them are made:
+# Each part takes less than eight minutes, for machines that limit a call's time;
+# without PART all of them run:
 #
-#   first		a few steps of GPT-2 124M in each type; what fails says where
+#   first		a few steps of GPT-2 124M in each type; a failure names its place
 #   tests		test_cuda, test_graph, a few steps under the tools of compute-sanitizer
 #   pairs		the same runs on the CPU and on the GPU: do losses agree?  In each
 #   			type, of odd and of large shapes, in each stage
@@ -23,11 +23,11 @@
 #   			our steps and PyTorch's, in turns
 #   load		loading a checkpoint of gpt2-large
 #
-# Rounds are made while there is time for another.  What is not in PATH is looked for
-# in the build directory, $top_builddir.
+# Rounds are repeated while time allows.  Programs that are not in PATH are searched in
+# the build directory, $top_builddir.
 #
 # UCFS_GPU_SECONDS	the time of a part (420)
-# UCFS_GPU_OUT		a directory in which what all runs said, and their figures, stay
+# UCFS_GPU_OUT		a directory that keeps the output and the figures of all runs
 # UCFS_DEEPSPEED_PYTHON	a Python with PyTorch for CUDA (python3); without it only our side
 # 			is measured
 # UCFS_GPU_TFLOPS	the GPU's dense bfloat16 peak (989: H100, H200)

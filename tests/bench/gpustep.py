@@ -4,12 +4,11 @@
 
 usage: gpustep.py step MODEL BATCH SEQ STEPS    median of the steps' tokens/s
        gpustep.py copy                          GB/s from pinned memory
-       gpustep.py rates BATCH                   what the card gives to PyTorch's operations
+       gpustep.py rates BATCH                   rates of PyTorch's operations on the GPU
 
-A step is what PyTorch is fastest with: GPT-2 in modules of its own under torch.compile,
-since Hugging Face's passes a mask when it is compiled, which rules out flash's and
-cuDNN's attention; a vocabulary of a multiple of 128; float32 masters, bfloat16 autocast,
-clipping, fused AdamW.
+A step uses PyTorch's fastest configuration: a separate GPT-2 under torch.compile, since
+Hugging Face's passes a mask when it is compiled, which rules out flash and cuDNN attention;
+a vocabulary of a multiple of 128; float32 masters, bfloat16 autocast, clipping, fused AdamW.
 """
 import statistics
 import sys

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Packing, and reading what is packed, against the same without: cp, pread, and a
-# mount of the directory.  Of the newest tag of UCFS_BENCH_DIR, on two threads.
+# Pack the newest tag of UCFS_BENCH_DIR and read the pack, on two threads, against cp,
+# pread, and a mount of the directory.
 . "${BASH_SOURCE%/*}/lib.sh"
 begin
 compile usage

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# What trained checkpoints pack to: GPT-2 of 3.2 M parameters, trained by uctrain on
-# the text of this repository, bytes as tokens.  Every pack is unpacked and compared.
+# Packed sizes of trained checkpoints: uctrain trains GPT-2 of 3.2 M parameters on the
+# text of this repository, bytes as tokens.  Every pack is unpacked and compared.
 #
 # UCFS_PACK_STEPS	steps of training (150)
 . "${BASH_SOURCE%/*}/lib.sh"

@@ -3,7 +3,7 @@
 #
 # The Python package on a checkpoint of the size of GPT-2 124M, in memory: weights by
 # state_dict() against torch.load of one file that has the same tensors, and a file by
-# fsspec against uckpt_file_read into memory that is there already.
+# fsspec against uckpt_file_read into memory that is already in use.
 . "${BASH_SOURCE%/*}/lib.sh"
 needs_python numpy torch fsspec
 mkrun=${top_builddir:-.}/tests/programs/mkrun

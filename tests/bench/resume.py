@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""resume.py STAGE RANKS: an engine of make_bench.py's model on so many CPU ranks,
-which obeys lines of standard input:
+"""resume.py STAGE RANKS: an engine of make_bench.py's model on RANKS CPU ranks,
+which executes lines of standard input:
 
     load RUN TAG    loads a checkpoint, which is universal if its name says so
     save RUN TAG    saves one
 
 and answers each with a line: the milliseconds that it took, and the bytes that all
-ranks together read from files.  The engine is made before the first line, so that
-what is compared is measured in turns by the same processes."""
+ranks together read from files.  The engine is made before the first line, so the
+same processes measure all sides in turns."""
 
 import multiprocessing
 import os

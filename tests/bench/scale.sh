@@ -3,10 +3,10 @@
 #
 # How time grows with ranks and with parameters, on tiny shards made by mkrun: processor
 # seconds of `ucckpt check`, of a mount and its first stat, and of reading the parameters
-# of a mount.  Beside each row stands the slope to the row before: 1 is proportional to the
-# number that grows.  Then the same of two sizes with 1024 descriptors, fewer than there
-# are shards.  At last, seconds to a mount and to its first parameter on storage that takes
-# 20 ms for a request, and requests for a parameter that one rank holds.
+# of a mount.  Each row ends with the slope from the previous row: 1 means proportional to
+# the number that grows.  Then the same for two sizes with 1024 descriptors, fewer than
+# shards.  Finally, seconds until a mount and until its first parameter on storage that
+# takes 20 ms per request, and the number of requests for a parameter that one rank holds.
 #
 # UCFS_BENCH_SCALE	sizes: PARAMETERS:DP:STAGE ... in which one number grows
 . "${BASH_SOURCE%/*}/lib.sh"

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Captures and graphs.  Operations on a stream that is captured are kept with copies of their
- * arguments; each launch of the graph does them.
+ * Captures and graphs.  Operations on a captured stream are kept with copies of their arguments;
+ * each launch of the graph runs them.
  *
- * What CUDA forbids while a thread captures fails and spoils the cudaemu_capture, and so do
- * allocations and copies of memory that is not pinned, which CUDA would capture and we do not
- * want.
+ * Calls that CUDA forbids during a capture fail and invalidate it.  So do allocations and copies of
+ * unpinned memory: CUDA would capture them, but we do not want that.
  */
 #include <stdint.h>
 #include <stdio.h>

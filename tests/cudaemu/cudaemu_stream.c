@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Streams and events.  Queued operations are done only when the host waits for them: the next one
- * is taken from a random stream whose first operation waits for no event, so that missing waits
- * show, on the device and on the host.
+ * Streams and events.  Queued operations run only when the host waits for them.  The next one is
+ * taken from a random stream whose first operation waits for no event, so that missing waits show,
+ * on the device and on the host.
  *
- * Events have marks: one for each time that they are recorded.
+ * An event has a mark for each time that it was recorded.
  */
 #include <pthread.h>
 #include <stdint.h>

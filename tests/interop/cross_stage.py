@@ -6,9 +6,9 @@
 
 DeepSpeed trains and saves with one stage; the checkpoint is mounted with
 `-o stage=any` and resumed with another stage on another number of ranks, and
-once more with its own.  After one step the states must equal those of the
-uninterrupted run, except for the order in which gradients are summed.  Twice
-the program has one group of parameters in stage 3 and two in the others.
+with its own stage.  After one step the states must equal those of the
+uninterrupted run, except for the order in which gradients are summed.  In two
+cases the program has one group of parameters in stage 3, two in the others.
 Models, steps and comparison are those of resume.py.
 """
 

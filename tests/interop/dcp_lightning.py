@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Lightning goes on from TAG_dcp of what its DeepSpeedStrategy saved, and DeepSpeed from
-what its ModelParallelStrategy saved.
+"""Lightning continues from TAG_dcp of its DeepSpeedStrategy's checkpoints, and DeepSpeed
+from checkpoints of its ModelParallelStrategy.
 
     dcp_lightning.py SCRATCH
 
-Trainer gets the view as ckpt_path, and must go on with the next step of the next epoch
-and with the schedule of the learning rate; Fabric loads it.  The losses must be those of
-the run that was not interrupted (programs.py).
+Trainer gets the view as ckpt_path, and must continue with the next step of the next epoch
+and with the schedule of the learning rate; Fabric loads it.  The losses must equal those of
+the uninterrupted run (programs.py).
 
 With Lightning 2.6.6, torch 2.15 and DeepSpeed 0.19.8 they differed by at most 3e-7.
 """

@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Programs with torch's own sharding go on from TAG_dcp of runs that DeepSpeed saved, by
-# their own code, and DeepSpeed goes on from what they saved: torchtitan's trainer
-# (dcp_titan.py), and Lightning's Trainer and Fabric (dcp_lightning.py).
+# Programs with torch's own sharding continue from TAG_dcp of DeepSpeed's runs by their own
+# code, and DeepSpeed continues from their checkpoints: torchtitan's trainer (dcp_titan.py),
+# and Lightning's Trainer and Fabric (dcp_lightning.py).
 #
 #     UCFS_PYTHON=/venv/bin/python dcp_programs.sh [titan] [lightning]
 #

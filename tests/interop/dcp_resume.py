@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""DeepSpeed goes on from a mounted PyTorch distributed checkpoint.
+"""DeepSpeed continues from a mounted PyTorch distributed checkpoint.
 
     dcp_resume.py SCRATCH [CASE...]
 
 torch trained and saved each case (tests/good/dcp_CASE), and trained ten more steps;
 run.json has their losses.  DeepSpeed loads the universal view into a model with other
 weights and an optimizer with other options, in stages 1 to 3 on one to three ranks, and
-its losses must be the same within LIMIT.  Eight rows are not divided evenly by three:
-each rank's loss is weighted by its rows.  DeepSpeed's loader of universal checkpoints
-gives all parameter groups the options of the first in stage 3: TAG_dpN_z3 is loaded if
-there are more.
+its losses must be the same within LIMIT.  Three ranks cannot share eight rows equally, so
+each rank's loss is weighted by its rows.  In stage 3, DeepSpeed's loader of universal
+checkpoints gives all parameter groups the options of the first: with several groups
+TAG_dpN_z3 is loaded instead.
 
 With 0.19.8 and torch 2.15 the losses differed by at most 6e-7, with bfloat16's mixed
-precision by 2.9e-4, and by 0.016 where torch trained without float32 master weights.
+precision by 2.9e-4, and by 0.016 if torch trained without float32 master weights.
 """
 
 import json

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# DeepSpeed goes on from PyTorch distributed checkpoints, as dcp_resume.py says.
+# DeepSpeed continues from PyTorch distributed checkpoints; see dcp_resume.py.
 #
 #     UCFS_PYTHON=/venv/bin/python dcp_resume.sh [CASE...]
 #

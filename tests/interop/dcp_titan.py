@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""torchtitan's trainer goes on from TAG_dcp of a run of DeepSpeed, and DeepSpeed from what
-torchtitan's trainer saved.
+"""torchtitan's trainer continues from TAG_dcp of a run of DeepSpeed, and DeepSpeed from
+checkpoints of torchtitan's trainer.
 
     dcp_titan.py SCRATCH
 
 Both train the same model of torchtitan, with the same schedule of the learning rate.
-The trainer gets the view as checkpoint.initial_load_path and must go on with the next
-step; only the state of its data loader is excluded from loading.  The losses must be those
-of the run that was not interrupted (programs.py).
+The trainer gets the view as checkpoint.initial_load_path and must continue with the next
+step; only the state of its data loader is excluded from loading.  The losses must equal
+those of the uninterrupted run (programs.py).
 
 With torchtitan 0.3.0, torch 2.15 and DeepSpeed 0.19.8 they differed by at most 6e-7.
 """

@@ -6,8 +6,8 @@
 
 DeepSpeed saved the runs of tests/good/curves on four ranks after step 10.  A model with
 other weights and an optimizer with other settings load the view on 1 to 4 ranks, in the
-way of each dcp_style, and train steps 11 to 20; with bfloat16, FSDP2's mixed precision
-does.  The losses must equal those of DeepSpeed's uninterrupted run within LIMIT.
+way of each dcp_style, and train steps 11 to 20; with bfloat16, in FSDP2's mixed
+precision.  The losses must equal those of DeepSpeed's uninterrupted run within LIMIT.
 Loading only the model, and dcp_to_torch_save, must give the weights of TAG_fp32.
 
 With torch 2.15 the losses differed by at most 7.2e-7, with bfloat16 by 1.4e-3.

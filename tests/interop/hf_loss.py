@@ -4,7 +4,7 @@
 
     hf_loss.py DIR TOKENS WANT
 
-The loss of the model in DIR on the rows of TOKENS, all as one batch, must be
+The loss of the model in DIR on the rows of TOKENS, as one batch, must be
 WANT.
 """
 

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# transformers loads a mount's Hugging Face view: its loss on a batch equals the trainer's
-# (hf_loss.py), by the config.json that it wrote.
+# transformers loads a mount's Hugging Face view with the trainer's config.json: its loss on
+# a batch equals the trainer's (hf_loss.py).
 #
 #     UCFS_PYTHON=/venv/bin/python hf_loss.sh
 #

@@ -8,7 +8,7 @@
 #   require_ucfs               skips unless ucfs can mount
 #   require_programs NAME...   skips unless these are in PATH
 #   make_scratch NAME          makes $scratch, and in it NAME to mount on, $mnt;
-#                              both go in the end, and what else is mounted there
+#                              both are removed at the end, after unmounting
 #   on_ranks N COMMAND...      runs it on N ranks; needs $scratch
 #   require_megatron           skips unless $UCFS_MEGATRON is the source of
 #                              Megatron-DeepSpeed (4efb479d of 2025-07-16 was used), and

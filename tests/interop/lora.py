@@ -4,9 +4,9 @@
 
     lora.py VIEW SAVED
 
-VIEW is <tag>_hf in a mount, SAVED the adapter that PEFT saved beside the tag.  With PEFT, both
-must make the same logits of the model in the directory base here, and others than this model
-alone.  transformers, which finds base by adapter_config.json, must load both alike, too.
+VIEW is <tag>_hf in a mount, SAVED the adapter that PEFT saved beside the tag.  With PEFT and the
+model in the directory base here, both must give the same logits, which must differ from the
+model's own.  transformers, which finds base by adapter_config.json, must load both equally, too.
 """
 import sys
 

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Runs of PEFT: PeftModel.from_pretrained of TAG_hf makes the model that it makes of
+# Runs of PEFT: PeftModel.from_pretrained makes the same model from TAG_hf as from
 # the adapter that PEFT saved (lora.py).
 #
 #     UCFS_PYTHON=/venv/bin/python lora.sh

@@ -4,9 +4,9 @@
 
     make_splits.py > tests/splits.expect
 
-A line is `MAX: TENSOR... -> FILE / FILE... ; BYTES`, all storages' in the end.  A tensor is its bytes, or =K if it
-shares the storage of the K-th (from 0 on); a file is the numbers of its tensors, in
-order.  Needs huggingface_hub.
+A line is `MAX: TENSOR... -> FILE / FILE... ; BYTES`, where BYTES is the size of all storages.
+A tensor is its size, or =K if it shares the storage of tensor K (from 0 on); a file is the
+numbers of its tensors, in order.  Needs huggingface_hub.
 """
 
 import random

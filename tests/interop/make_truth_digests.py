@@ -5,10 +5,10 @@
     make_truth_digests.py RUN OUTPUT [STEP]
 
 RUN has `latest` and a tag, as DeepSpeed saved them, and truth.pt: the name of each
-parameter in the whole model -> {fp32, exp_avg, ...}, whole tensors, joined from what the
-ranks' processes had before they saved.  The tag goes to OUTPUT/<name of RUN>/, and its
-expected results to OUTPUT/<name of RUN>.digests; DeepSpeed's own converter has no part in
-them.  STEP: torch's Adam counted so many.
+parameter in the whole model -> {fp32, exp_avg, ...}, whole tensors, joined from the
+ranks' memory before they saved.  The tag goes to OUTPUT/<name of RUN>/, and its
+expected results to OUTPUT/<name of RUN>.digests, without DeepSpeed's own converter.
+STEP: the number of steps that torch's Adam counted.
 """
 
 import hashlib

@@ -9,11 +9,11 @@ safe_serialization, in one file and in several, in all types; README.md there
 describes the lines.  Its defects are fixed before it writes, each
 recorded in a `mended` line: `frozen' (it loses the frozen parameters of stage 1, which
 are in `module`), `tied' (safetensors refuses tied tensors: they are left out but
-for their first name, which is what transformers' save_pretrained does) and
-`empty' (it confuses parameters without elements).  What it cannot write, and we leave out,
-has such a line too: `plain' (sparse and quantized tensors, and those conjugated when they
-are read) and `held' (types that safetensors lacks); `strided' are made contiguous, as
-safetensors demands.  Where it fails, there is only a `fails` line.
+for their first name, as by transformers' save_pretrained) and
+`empty' (it confuses parameters without elements).  Tensors that it cannot write, and that we
+leave out, have such a line, too: `plain' (sparse and quantized tensors, and those conjugated
+when they are read) and `held' (types that safetensors lacks); `strided' ones are made
+contiguous, as safetensors requires.  If it fails, there is only a `fails` line.
 
 Needs torch, deepspeed, safetensors and huggingface_hub.
 """

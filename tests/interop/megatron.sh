@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Megatron-DeepSpeed itself goes on with what the trainer saved in its names: from the
-# mount, on any numbers of tensor-parallel ranks, stages and data-parallel ranks, and
-# from the files, on the same.  It loses what the trainer does without a stop.
+# Megatron-DeepSpeed itself continues from the trainer's checkpoints in its names: from the
+# mount, on any numbers of tensor-parallel ranks, stages and data-parallel ranks, and from
+# the files, on the same numbers.  Its losses equal those of the uninterrupted trainer.
 #
 #     UCFS_PYTHON=/venv/bin/python UCFS_MEGATRON=/src/Megatron-DeepSpeed megatron.sh
 #

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Every tag below some directories is packed and unpacked, and mounted packed:
-# files come back with their bytes, modes and times, and each view has the names,
+# files are restored with their bytes, modes and times, and each view has the names,
 # sizes and bytes of the original's.  By hand:
 #
 #     UCFS_FIXTURES="DIR..." packs.sh

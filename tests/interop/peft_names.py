@@ -4,10 +4,10 @@
 
     peft_names.py >../good/peft_names.txt
 
-A line "method NAME" begins a method, whose adapter is called mine.  Then a line for each tensor of
-the model's state dict, but for most of the base model's: "t" (trained), "f" (frozen) or "b" (a
+A line "method NAME" begins a method, whose adapter is called mine.  A line follows for each tensor
+of the model's state dict, except most of the base model's: "t" (trained), "f" (frozen) or "b" (a
 buffer, or a second name), its name, and its name in adapter_model.safetensors or "-".  A line
-"computed KEY" stands for a tensor of the file that is none of the model's."""
+"computed KEY" is for a tensor of the file that the model does not have."""
 import sys
 import warnings
 

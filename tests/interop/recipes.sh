@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# The recipes in examples work as they stand: this runs the commands that they begin with,
-# of which the last but one resumes on another number of ranks and must have the losses of
-# the first that trains.
+# The recipes in examples work unchanged: run the commands at their beginning.  The last but
+# one resumes on another number of ranks, and its losses must equal those of the first
+# command that trains.
 #
 #     UCFS_PYTHON=/venv/bin/python recipes.sh [NAME...]
 #

@@ -5,9 +5,9 @@
     recut.py SCRATCH [CASE...]
 
 DeepSpeed trains and saves on some ranks; the run is mounted, and loaded on other
-ranks from TAG_dpN, or with another stage from TAG_dpN_zS.  What is loaded
+ranks from TAG_dpN, or with another stage from TAG_dpN_zS.  The loaded state
 (parameters, master weights, optimizer states, steps, hyperparameters, schedule)
-must be what was saved, bit for bit, and after one step the states must equal
+must equal the saved state, bit for bit, and after one step the states must equal
 those of the uninterrupted run, except for the order in which gradients are
 summed.
 

@@ -4,13 +4,13 @@
 
     recut_curves.py SCRATCH [RUN...]
 
-Four ranks saved each run after step 10.  On 1, 2 and 8 ranks steps 11 to 20 are
-trained after a load from TAG_universal, with load_universal, and after one from
-TAG_dpN, and TAG_dpN_zS for the other stages, without it.  Their losses must be those
-of the universal resume: exactly if the stage is the saved one, within LIMIT else.
+Four ranks saved each run after step 10.  1, 2 and 8 ranks load TAG_universal, with
+load_universal, and without it TAG_dpN, and TAG_dpN_zS for the other stages, and train
+steps 11 to 20.  The losses after a re-cut load must equal those of the universal resume:
+exactly in the saved stage, within LIMIT in others.
 
-With 0.19.8 that was so; in other stages float32 was apart by at most 2.4e-7 and
-bfloat16 by 6.3e-4.
+0.19.8 passes; in other stages losses differ by at most 2.4e-7 in float32 and by 6.3e-4
+in bfloat16.
 """
 
 import os

@@ -10,19 +10,19 @@ checkpoint records, and loads the re-cut tag from a mount.  Right after that, th
 tensors of the optimizer must have the digests that the training processes noted
 before they saved (the `truth` lines of CASE.digests), bit for bit.
 
-Then the engine saves.  What DeepSpeed writes on these ranks must be what the view
-has: names of files, keys and their order, types, shapes, dtypes, strides, storages
-and elements.  Of files that another release wrote this is not asked.
+Then the engine saves.  The files that DeepSpeed writes must equal the view's in names,
+keys and their order, types, shapes, dtypes, strides, storages and elements.  Files
+written by another release are exempt.
 
-Seen with 0.19.8 on 3 ranks: all of this was so for every stage, but for
-z1_elastic_dp2 and z2_elastic_groups_dp3, of which it does not load its own either;
-z2_muon_offload_dp2 was not tried, and z3_hpz2_dp4 needs 4 ranks.  With 0.14.4 and 0.16.9 it
-was so of their checkpoints for ZeRO in old*.  Files have the same objects, but rarely
-the same bytes: a pickle stores one string object once, and in the processes that saved
-other equal strings were one object.
+0.19.8 passes on 3 ranks in every stage, except for z1_elastic_dp2 and
+z2_elastic_groups_dp3, which it cannot load on the saving ranks either;
+z2_muon_offload_dp2 was not tried, and z3_hpz2_dp4 needs 4 ranks.  0.14.4 and 0.16.9 pass
+with their ZeRO checkpoints in old*.  Files have the same objects, but rarely the same
+bytes: a pickle stores a string object once, and the saving processes shared other equal
+strings.
 
-The optimizer is one that takes any state and does not step, so that no optimizer of
-DeepSpeed has to be compiled; Muon, which decides where states lie, is its own.
+The optimizer accepts any state and does not step, so that no optimizer of DeepSpeed has
+to be compiled; Muon, which decides where states lie, is DeepSpeed's.
 """
 
 import glob

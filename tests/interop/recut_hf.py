@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that know nothing of views resume on other ranks, from a mount with
--o ranks=N,replace, by the names that they gave themselves.
+"""Programs without knowledge of views resume on other ranks, from a mount with
+-o ranks=N,replace, under the names that they saved.
 
     recut_hf.py SCRATCH [PROGRAM_STAGE]
 
 Hugging Face's Trainer (resume_from_checkpoint) and Accelerate (load_state), with
 DeepSpeed, train on two ranks: two steps, then a checkpoint, then two more.  On one
 rank and on four they resume from the mount; after the same steps all weights, master
-weights and states must be those of the uninterrupted run, but for the order in which
-gradients are added up.
+weights and states must equal those of the uninterrupted run, except for the order in
+which gradients are summed.
 
-With DeepSpeed 0.19.8, transformers 5.23 and Accelerate 1.15 they were apart by 3e-6 at
-most.  Lightning's DeepSpeed strategy takes GPUs only.
+With DeepSpeed 0.19.8, transformers 5.23 and Accelerate 1.15 they differed by at most
+3e-6.  Lightning's DeepSpeed strategy requires GPUs.
 """
 
 import os

@@ -4,19 +4,19 @@
 
     resume.py SCRATCH [CASE...]
 
-For each case a small model is trained by DeepSpeed on some ranks and saved.
-Training then goes on for one more step, on the same data, four times over:
+For each case DeepSpeed trains a small model on some ranks and saves it.
+Training then continues for one step, on the same data, in four ways:
 
   uninterrupted   on the same ranks, in the same processes
   converter       on other ranks, from the tree that ds_to_universal wrote
   mount, latest   on those ranks, from a mount; the tag from latest_universal
   mount, tag      the same with the tag given
 
-What the last three have after loading (parameters, master weights, optimizer
+The state of the last three after loading (parameters, master weights, optimizer
 states, steps, hyperparameters, schedule, client state) and after the step
-must be equal bit for bit.  The uninterrupted run sums gradients in another
-order if the number of ranks differs; then a tolerance applies, otherwise
-equality.
+must be equal bit for bit.  The uninterrupted run must equal them, too, or be
+within a tolerance if the number of ranks differs, which changes the order in
+which gradients are summed.
 """
 
 import collections

@@ -2,20 +2,20 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Trains with DeepSpeed, saves, and resumes on other ranks, from the tree of
-# DeepSpeed's converter and from a mount.  Both must go on alike to the last
-# bit.  What is varied is described in the Python scripts beside this file:
+# DeepSpeed's converter and from a mount.  Both must continue bit for bit
+# equally.  The Python scripts beside this file vary:
 #
 #     resume            the number of data-parallel ranks
 #     resume_parallel   tensor and pipeline parallelism
 #     resume_optimizers the optimizer; a mount only, the converter fails
-#     cross_stage       the stage; there is nothing of the converter's to compare
-#     recut           ranks and stage, from TAG_dpN, without load_universal
-#     recut_good      the same of tests/good, compared with what was trained
+#     cross_stage       the stage; the converter has nothing to compare with
+#     recut             ranks and stage, from TAG_dpN, without load_universal
+#     recut_good        the same for tests/good, compared with the trained states
 #
 # and only if named, since they need transformers and accelerate:
 #
-#     recut_curves    TAG_dpN of tests/good/curves, by losses
-#     recut_hf        Hugging Face's Trainer and Accelerate resume from TAG_dpN
+#     recut_curves      TAG_dpN of tests/good/curves, by losses
+#     recut_hf          Hugging Face's Trainer and Accelerate resume from TAG_dpN
 #
 #     UCFS_PYTHON=/venv/bin/python resume.sh [SCRIPT [CASE...]]
 #

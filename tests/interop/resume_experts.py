@@ -2,9 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Load mixtures of experts from a mount, or re-cut, see resume_experts.sh.
 
-Native experts go to engines that hold all of them on each rank: DeepSpeed's loader requests
-experts by their names on a rank, so several expert-parallel ranks would all get those of the
-first."""
+Engines hold all native experts on each rank: DeepSpeed's loader requests experts by their
+names on a rank, so several expert-parallel ranks would all get those of the first."""
 
 import os
 import subprocess

@@ -5,10 +5,10 @@
     resume_folded.py SCRATCH [STAGE...]
 
 DeepSpeed trains on four ranks, two of them tensor-parallel and two
-expert-parallel, saves, and trains on.  From the save, DeepSpeed on one
+expert-parallel, saves, and continues.  From the save, DeepSpeed on one
 data-parallel rank (TAG_dp1) and on four (TAG_dp4), without tensor parallelism on other
 numbers of expert-parallel ranks (TAG_universal), and torch's FSDP2 on two ranks
-(TAG_dcp) must go on with the same losses, within LIMIT.  Stage 0 goes on as stage 1.
+(TAG_dcp) must continue with the same losses, within LIMIT.  Stage 0 continues as stage 1.
 With torch 2.15 the losses differed by at most 2.4e-7.
 """
 

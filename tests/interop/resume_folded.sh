@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Trains mixtures of experts folded with tensor parallelism (AutoEP with AutoTP), and lets
-# DeepSpeed on other numbers of data-parallel ranks, and FSDP2, train on from a mount:
-# DeepSpeed itself loads such checkpoints on the ranks that saved them only.
+# DeepSpeed on other numbers of data-parallel ranks, and FSDP2, continue from a mount:
+# DeepSpeed itself loads such checkpoints only on the ranks that saved them.
 #
 #     UCFS_PYTHON=/venv/bin/python resume_folded.sh
 #

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""DeepSpeed goes on from FSDP's files of ranks, and from models with buffers.
+"""DeepSpeed continues from FSDP's per-rank files, and from models with buffers.
 
     resume_fsdp.py SCRATCH
 
-FSDP2 trains on two ranks, whose parts of tensors are of different sizes, saves what verl saves,
-and trains on.  From a mount of the run, DeepSpeed's stages 1 to 3 on one to three ranks must go
-on with the same losses, within LIMIT: by TAG_universal, and by TAG_dpN_zS.  So must stage 3, by
-the latter, from a DCP and from Accelerate's FULL_STATE_DICT of models with buffers and frozen
-parameters, which nothing but type, name and shards tells apart.
+FSDP2 trains on two ranks, whose parts of tensors have different sizes, saves like verl, and
+continues.  From a mount of the run, DeepSpeed's stages 1 to 3 on one to three ranks must
+continue with the same losses, within LIMIT, from TAG_universal and from TAG_dpN_zS.  So must
+stage 3, from TAG_dpN_z3 of a DCP and of Accelerate's FULL_STATE_DICT of models with buffers and
+frozen parameters, which only type, name and shards distinguish.
 """
 
 import os

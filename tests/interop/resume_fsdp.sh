@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Trains with FSDP2, saves the files of ranks that verl saves, and models with buffers and frozen
-# parameters as DCP and as Accelerate does, and lets DeepSpeed train on
-# from a mount, on one to three ranks in stages 1 to 3.
+# Trains with FSDP2, saves per-rank files like verl, and models with buffers and frozen
+# parameters like DCP and Accelerate, and lets DeepSpeed continue from a mount, on one to three
+# ranks in stages 1 to 3.
 #
 #     UCFS_PYTHON=/venv/bin/python resume_fsdp.sh
 #

@@ -7,8 +7,8 @@
 DIRECTORY/TAG is a mount, with stage=any, of tests/good/
 hfdir_gpt2_bf16_sharded.  A new model of transformers loads it and takes four
 steps; its weights must be those of the directory, and its steps must count
-from 0.  OPTIMIZER is AdamW, of torch, or with `offload` Adam, of
-DeepSpeed.  The last line has the losses, which are the same in all stages.
+from 0.  OPTIMIZER is torch's AdamW or, with `offload`, DeepSpeed's Adam.
+The last line has the losses, which are the same in all stages.
 """
 
 import glob

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Training in DeepSpeed begins with weights of Hugging Face that are mounted, in
-# every stage, with torch's Adam and with its own (resume_hf.py).
+# DeepSpeed starts training from mounted Hugging Face weights, in every stage, with
+# torch's Adam and with its own (resume_hf.py).
 #
 #     UCFS_PYTHON=/venv/bin/python resume_hf.sh
 #

@@ -4,11 +4,10 @@
 
     resume_optimizers.py SCRATCH [CASE...]
 
-Cases of make_cases.py are trained and saved; training goes on for a step in
-the same processes, and in others from a mount of the checkpoint.  The states
-of all ranks, after loading and after the step, must be equal bit for bit.
-There is nothing else to compare with, since the converter cannot convert
-these.
+Train and save cases of make_cases.py; continue for a step in the same
+processes, and in new ones from a mount of the checkpoint.  The states of all
+ranks, after loading and after the step, must be equal bit for bit.  The
+converter cannot convert these cases, so there is no other comparison.
 """
 
 import os

@@ -4,8 +4,8 @@
 
     resume_parallel.py SCRATCH [CASE...]
 
-As resume.py, for the models of parallel.py and for AutoTP: DeepSpeed trains on one
-arrangement of ranks and saves; training goes on for a step in the same
+Like resume.py, for the models of parallel.py and for AutoTP: DeepSpeed trains on
+one arrangement of ranks and saves; training continues for a step in the same
 processes, and on another arrangement from the converter's tree and from a
 mount.  Each rank's state after loading and after the step must be equal bit
 for bit from both, and close to the uninterrupted run, which sums gradients in

@@ -1,22 +1,22 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Read every zero/**/*.pt of mounted checkpoints in every way people do.
+"""Read every zero/**/*.pt of mounted checkpoints in every usual way.
 
     torch_load.py GOOD MOUNTS
 
 GOOD is tests/good; MOUNTS has one mount per case, under the case's name.
 For each file:
 
-  * torch.load plain, with mmap=True, and with weights_only=True, as far as
-    this torch knows them.  All give the same values, and the tensor of a
-    state has the shape and the digest that GOOD/<case>.digests states.
-  * weights_only=True may be refused for two kinds of files only, and only where
+  * torch.load plain, with mmap=True, and with weights_only=True, if this torch
+    supports them, gives the same values, and the tensor of a state has the
+    shape and the digest in GOOD/<case>.digests.
+  * weights_only=True may be refused only for two kinds of files, and only if
     DeepSpeed itself put an object of a class into it: optimizer_state.pt, and
     parameters made of sub-parameters, which have a SubparamShape.  (torch 1.13
     also refuses floating-point numbers there.)
   * the archive passes zipfile's testzip() and `unzip -t`.
 
-Needs torch 1.13 or later; not DeepSpeed, whose classes are stood in for where
+Needs torch 1.13 or later, but not DeepSpeed: stand-ins replace its classes if
 it is not installed.
 """
 

@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Mounts every checkpoint of tests/good that can be served, and reads its .pt files with every
-# program that can: torch.load in each of its ways, Python's zipfile, and unzip.  torch_load.py
-# beside this file says what must hold.
+# Mounts every checkpoint of tests/good that can be served, and reads its .pt files with several
+# programs: torch.load in each of its ways, Python's zipfile, and unzip.  torch_load.py beside
+# this file lists the requirements.
 #
 #     torch_load.sh [CASE...]
 #

@@ -1,12 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# What the trainer saves, DeepSpeed's own programs read: ds_to_universal.py
-# makes the tree of it that a mount shows, byte for byte; zero_to_fp32.py finds
-# the masters; and DeepSpeed resumes (trainer.py), from the shards on as many
-# ranks and from the mount on others.  Of ranks that shared the model, too, the tree
-# is the converter's, and DeepSpeed, data-parallel, resumes from it; and so is the
-# tree of what they saved in Megatron's names.
+# DeepSpeed's own programs read the trainer's checkpoints: ds_to_universal.py makes
+# the same tree that a mount shows, byte for byte; zero_to_fp32.py finds the masters;
+# and DeepSpeed resumes (trainer.py), from the shards on as many ranks and from the
+# mount on others.  For ranks that shared the model, also in Megatron's names, the
+# mount's tree equals the converter's, too, and data-parallel DeepSpeed resumes from
+# it.
 #
 #     UCFS_PYTHON=/venv/bin/python trainer.sh
 #

@@ -6,9 +6,9 @@
     weights.py loss VIEW TOKENS
 
 `files` opens every file of weights of <tag>_hf and <tag>_fp32 in each way that its
-library has, and compares what comes out: safe_open by mmap and by pread,
-load_file, torch.load as it is and with mmap.  `loss` prints the loss of the GPT-2
-that transformers' from_pretrained makes of the view, on rows of 32 tokens.
+library has, and compares the tensors: safe_open by mmap and by pread, load_file,
+torch.load with and without mmap.  `loss` prints the loss of the GPT-2 that
+transformers' from_pretrained makes of the view, on rows of 32 tokens.
 weights.sh beside this file calls it.
 """
 

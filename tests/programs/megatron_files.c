@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a checkpoint in Megatron's names has to be, by files of Megatron-DeepSpeed.
+ * Checks a checkpoint in Megatron's names against files of Megatron-DeepSpeed.
  *
  *     megatron_files tree HF MEGATRON WIDTH HEADS
- *         are two universal trees of the same state the same, but for names, for
- *         matrices being transposed, and for the rows of query_key_value?  HEADS is 0
+ *         check that two universal trees of the same state are equal except for names,
+ *         transposed matrices, and the order of rows of query_key_value.  HEADS is 0
  *         for thirds.
  *     megatron_files keys FILE
  *         print the names and kinds in a file, a line for each, two levels deep
  *
- * The table below is not the trainer's own.
+ * The table below does not come from the trainer.
  */
 #include <dirent.h>
 #include <errno.h>

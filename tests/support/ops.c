@@ -269,8 +269,8 @@ static const struct shape attentions[] = {
 	{ .n = { 3, 70, 1, 24 } },
 };
 
-/* Emulate two ranks that share the tokens, one after the other: a rank's row counts are kept when
- * only the loss is requested; the other rank's are known when both compute gradients. */
+/* Emulates two ranks that share the tokens, one after the other.  Calls for the loss alone record
+ * each rank's sums of rows, so that later calls for gradients know those of both. */
 struct by_turns {
 	struct backend *b;
 	float known[2][512];

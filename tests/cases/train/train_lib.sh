@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # Shared by the cases of the trainer, on top of lib.sh.
 #
-#   train N NAME FLAG...   runs uctrain on N ranks as run NAME; its words are in
-#                          $tmp/NAME.log, its figures in $tmp/logs/NAME
-#   train_later N NAME FLAG...   the same, but waits for
-#   train_all              which starts ranks once for all runs that wait for it
+#   train N NAME FLAG...   runs uctrain on N ranks as run NAME; its output is in
+#                          $tmp/NAME.log, its figures are in $tmp/logs/NAME
+#   train_later N NAME FLAG...   queues the same run for
+#   train_all              which starts ranks once for all queued runs
 #                          (uctrain_runs.c)
 #   refused_later "what" PATTERN N FLAG...   train_all shows that this run on N ranks
 #                          ends with one message that matches
@@ -12,19 +12,20 @@
 #   apart A B FIRST        the largest difference of two runs' losses over the
 #                          steps from FIRST that both have; "none" if there are
 #                          no such steps
-#   alike WHAT LIMIT A B   are two runs' losses at most LIMIT apart, also those of
-#                          validations, and norms?  (At a higher learning rate than
-#                          these cases', a few batches have a row so steep that its
-#                          gradient magnifies the last digits of weights a thousand
-#                          times, also those in which data-parallel ranks differ.)
-#   same_bits WHAT A B     are two runs' losses and norms the same?
-#   within LIMIT NUMBER    is it a number, and at most LIMIT?
+#   alike WHAT LIMIT A B   checks that losses, including those of validations, and
+#                          norms of two runs differ by at most LIMIT.  (At a higher
+#                          learning rate than these cases', a few batches have a row
+#                          so steep that its gradient magnifies the last digits of
+#                          weights a thousand times, also those in which
+#                          data-parallel ranks differ.)
+#   same_bits WHAT A B     checks that two runs have the same losses and norms
+#   within LIMIT NUMBER    true for a number of at most LIMIT
 #   long MANY FEW          sets $steps to MANY, or to FEW under sanitizers and on
 #                          an emulated GPU
-#   find_cuda              sets $cuda to what runs with --device cuda: uctrain
-#                          where there is a GPU, else one that emulates it
+#   find_cuda              sets $cuda to the program that supports --device cuda:
+#                          uctrain with a GPU, else one that emulates it
 #
-# With TRAIN_DEVICE=cuda a case's runs are on that.
+# With TRAIN_DEVICE=cuda all runs of a case use that program.
 
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"

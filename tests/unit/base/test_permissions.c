@@ -16,12 +16,12 @@ static const struct {
 	/* the same owner and group: the bits of both */
 	{ { 1, 10, 0444 }, { 1, 10, 0440 }, { 1, 10, 0440 } },
 	{ { 1, 10, 0404 }, { 1, 10, 0440 }, { 1, 10, 0400 } },
-	/* one is open to everyone: the other decides */
+	/* if one is open to everyone, the other decides */
 	{ { 1, 10, 0444 }, { 2, 20, 0440 }, { 2, 20, 0440 } },
 	{ { 2, 20, 0400 }, { 1, 10, 0444 }, { 2, 20, 0400 } },
-	/* groups differ: only members of both, which no bits express */
+	/* groups differ: no bits express the members of both */
 	{ { 1, 10, 0440 }, { 1, 20, 0440 }, { 1, 10, 0400 } },
-	/* a group is shut out of one, the rest of the world not */
+	/* one file denies access to its group but not to others */
 	{ { 1, 10, 0404 }, { 1, 20, 0440 }, { 1, 10, 0400 } },
 	{ { 1, 10, 0440 }, { 1, 20, 0044 }, { 1, 10, 0040 } },
 };

@@ -20,8 +20,8 @@
 	"{'logical_shape': " shape ", 'ranks': {0: {'pieces': [" pieces "]}}}"
 #define HUGE "9223372036854775807"
 
-/* Sub-parameters of two slices, their widths, an affine map of one, its pieces, and the
- * scale of one piece. */
+/* Rows of the table: sub-parameters of two slices; their widths; an affine map of one slice; its
+ * pieces; the scale of one piece. */
 #define SUB(spec, says)                                            \
 	{                                                          \
 		MERGE_SUB_PARAMS, 0, "[[4],[4]]", spec, NULL, says \

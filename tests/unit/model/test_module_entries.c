@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The kinds of a module's entries, by the lists in model states and by the places of tensors. */
+/* Kinds of a module's entries: the lists in model states and the places of tensors decide. */
 #include "ckpt/table/module_entries.h"
 
 #include "ckpt/base/array.h"

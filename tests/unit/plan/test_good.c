@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Real checkpoints against the results of DeepSpeed's tools: every line of every digests file in
- * tests/good (its README.md explains them) is held against the planned tree.  One line of output
- * per check that fails.
+ * Real checkpoints against the results of DeepSpeed's tools: the planned tree must match every line
+ * of every digests file in tests/good (its README.md explains them).  Prints one line per failed
+ * check.
  *
  *     test_good [DIRECTORY [CASE]...]
  */

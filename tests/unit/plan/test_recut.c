@@ -113,11 +113,11 @@ static void check_tensors(struct recut *r, const char *dir, const char *what)
 }
 
 /*
- * Files that are not reproduced to the byte: padding of stage 3 holds anything,
- * that of stage 1 what Lion and Adafactor (which adds eps to the squares) made of
- * it, and ours is zeros; neither torch's older container nor the device of a tensor
- * is kept, nor that this is the very string object that offload_optimizer has.  What a
- * distributed checkpoint shows, or one without ZeRO, is not there.
+ * Return whether all files are reproduced to the byte.  Our padding is zeros, but that of
+ * stage 3 is arbitrary, and Lion and Adafactor (which adds eps to the squares) change that
+ * of stage 1; neither torch's older container nor the device of a tensor is kept, nor the
+ * identity of a string with offload_optimizer's.  Distributed checkpoints, and those without
+ * ZeRO, have no such files.
  */
 static bool has_all_bytes(const struct recut *r)
 {

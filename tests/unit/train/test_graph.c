@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the CUDA backend records is done by each replay, with what is in memory then, in the order
- * that events give; and what cannot be recorded ends the recording with an error, after which the
- * backend works as before.
+ * Each replay runs the operations that the CUDA backend recorded, on the memory's current content,
+ * in the order of events.  An operation that cannot be recorded ends the recording with an error,
+ * after which the backend works as before.
  *
  * Built twice, like test_cuda: test_graph runs on a GPU, test_graph_emulated everywhere.
  */
