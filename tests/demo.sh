@@ -5,8 +5,8 @@
 #
 # Show the programs at work on a small GPT-2 that DeepSpeed trained and saved with
 # ZeRO-3 on four ranks, and check the results.  Without FUSE, the tree is converted
-# instead of mounted.  With LOG, the commands and what they print go into that file, and
-# only what they show is printed.
+# instead of mounted.  With LOG, the commands and their output go to that file, and only
+# the results are printed.
 set -euo pipefail
 
 if [ $# -lt 1 ] || [ $# -gt 2 ] || [ ! -x "$1/ucckpt" ]; then

@@ -38,9 +38,9 @@ struct rank_stripe rank_stripe_of(unsigned dp, unsigned degree, unsigned lanes, 
 /* Return the place of data-parallel rank `dp` of model-parallel rank `mp`. */
 struct rank_place rank_stripe_place(const struct rank_stripe *s, unsigned mp, unsigned dp);
 
-/* The rank that holds part `part` of group `which`, among those that the group is spread over;
- * and among the data-parallel ranks of all `tp` tensor-parallel ones, which are counted first, if
- * model-parallel rank `mp` has a part. */
+/* Return the rank that holds part `part` of group `which`: its number among the ranks that share
+ * the group; and, for model-parallel rank `mp`, its number among the data-parallel ranks of all
+ * `tp` tensor-parallel ones, which are counted first. */
 unsigned rank_stripe_rank(const struct rank_stripe *s, unsigned which, unsigned part);
 unsigned rank_stripe_global(const struct rank_stripe *s, unsigned which, unsigned part, unsigned mp,
 			    unsigned tp);

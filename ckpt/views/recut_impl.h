@@ -12,8 +12,8 @@
 /* A parameter of the optimizer: an old rank's slice of it, and its place in the old groups. */
 struct recut_param {
 	const struct slice *slice;
-	/* A rank that replaces several old expert-parallel ranks has the slice of the one with this
-	 * number among them; for AutoEP's experts, `times` slices end to end. */
+	/* `ep`: if a rank replaces several old expert-parallel ranks, which of them has the slice.
+	 * `times`: number of AutoEP's slices, end to end. */
 	unsigned ep, times;
 };
 

@@ -21,7 +21,7 @@
 
 /* Set before threads are started: */
 static bool to_syslog;   /* else to stderr */
-static int log_file = -1; /* lines go there, too */
+static int log_file = -1; /* also gets all lines; -1: no file */
 
 static void log_print(int priority, const char *line, uint64_t repeated);
 

@@ -320,9 +320,9 @@ static int open_metrics(struct run *r, struct errmsg *err)
 	return comm_agree(r->comm, rc, err);
 }
 
-/* Limits of the memory for logits: 160 rows of 50,000 tokens in 16 bits, the fewest for which a GEMM
- * is worth its launch; and 42,000 rows, whose elements have 31-bit indices, on which cuBLASLt's
- * kernels may rely. */
+/* Limits of the memory for logits: 160 rows of 50,000 tokens in 16 bits, the fewest for which a
+ * GEMM is worth its launch; and 42,000 rows, whose elements have 31-bit indices, on which
+ * cuBLASLt's kernels may rely. */
 #define LOGITS_LEAST ((size_t)16 << 20)
 #define LOGITS_MOST ((size_t)4 << 30)
 

@@ -265,7 +265,7 @@ static void make_operands(void)
 		4 * width * rows > VOCAB_EVEN * width ? 4 * width * rows : VOCAB_EVEN * width;
 	int32_t *const t = malloc(rows * sizeof(*t));
 
-	/* As in text, every 25th is the same. */
+	/* Every 25th token is the same, as in text. */
 	for (size_t i = 0; i < rows; i++)
 		t[i] = rand() % 25 ? rand() % VOCAB : 0;
 	tokens = alloc(rows * sizeof(*t));

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Mounts of checkpoints of many ranks and parameters, made by mkrun: until the mount is
-# ready, and from program start to the first stat.
+# Mounts of checkpoints of many ranks and parameters, made by mkrun: the time until the
+# mount is ready, and from program start to the first stat.
 #
 # UCFS_BENCH_RANKS	sizes: PARAMETERS:DP:TP ... (20000:32:32 takes ten minutes to
 # 			write)

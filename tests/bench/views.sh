@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Hugging Face weights: files of the _hf and _fp32 views read by one reader, against pread of the shards' bytes that they are made of, just before.
-# A file converted to 16 bits is made of twice its bytes.
+# Hugging Face weights: one reader reads files of the _hf and _fp32 views, against pread of
+# their source bytes just before.  A file in 16 bits has twice as many source bytes.
 . "${BASH_SOURCE%/*}/lib.sh"
 begin
 compile readers

@@ -139,9 +139,9 @@ SCALARS = [("scalar", ()), ("one", (1,)), ("two", (2,))]
 CPU = {"device": "cpu"}
 OFFLOAD = {"offload_optimizer": CPU}
 
-# DeepSpeed leaves sub-groups of less than 1 MiB in memory; here of less than
-# SWAPPED_BYTES, so that some are on NVMe and some are not (train).  Needs
-# libaio's headers, to compile.
+# DeepSpeed keeps sub-groups of less than 1 MiB in memory.  `train` lowers this
+# limit to SWAPPED_BYTES, so that only some are on NVMe.  Needs libaio's headers,
+# to compile.
 SWAP = {"device": "nvme", "nvme_path": tempfile.gettempdir()}
 NVME = {"offload_optimizer": SWAP}
 SWAPPED_BYTES = 1024

@@ -156,7 +156,7 @@ unmount_all() {
 	done
 }
 
-# A block that looks at the mount without making it takes it for granted.
+# Mount for a block that uses the mount without making it.
 mount_for() {
 	case $1 in
 	*"ucfs /data/run /mnt/run"*) ;;
@@ -206,7 +206,7 @@ for entry in "${not_run[@]}"; do
 	esac
 done
 
-# Lines of fstab, as mount(8) would have them tried.
+# Run lines of fstab as mount(8) would.
 if [ "$(id -u)" -eq 0 ]; then
 	ln -s "$(command -v ucfs)" "$tmp/bin/mount.ucfs"
 	while read -r source dir type options _; do

@@ -64,7 +64,7 @@ struct mkckpt {
 	bool round_robin; /* stages 1, 2: round_robin_gradients */
 	bool padded;      /* stages 1, 2: fp32 partitions keep their padding */
 	bool bf16;        /* file names begin with bf16_ */
-	uint64_t seed;    /* of the elements' values */
+	uint64_t seed;    /* seed of the elements' values */
 
 	/* Layers of experts.  The groups of their parameters contain no others. */
 	const struct mkckpt_layer *layers;

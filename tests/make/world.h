@@ -63,7 +63,7 @@ struct world_extra {
  */
 struct world {
 	unsigned tp, pp;
-	uint64_t seed;    /* of the elements' values */
+	uint64_t seed;    /* seed of the elements' values */
 	struct mkckpt as; /* stage, ranks, groups, ...; degrees to record */
 	bool before_04;   /* an old universal_checkpoint_version: no shard widths */
 	bool any_stage;   /* expect the tree for engines of any stage */

@@ -189,7 +189,7 @@ static const struct shape norms[] = {
 	{ .n = { 9, 520 }, .fresh = true },
 	/* more than one chunk of rows */
 	{ .n = { 203, 33 }, .how = SUM },
-	/* more columns than shared memory has sums for */
+	/* the sums of this many columns do not fit in shared memory */
 	{ .n = { 10, 20488 }, .how = SUM, .fresh = true },
 };
 

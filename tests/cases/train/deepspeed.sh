@@ -9,7 +9,7 @@ require_fuse
 
 curves=$good/curves
 
-# Write the reference's losses like a run's.
+# Write the reference's losses in the format of a run.
 reference() {
 	mkdir -p "$tmp/logs/$1"
 	cp "$curves/$1/baseline_dp4.csv" "$tmp/logs/$1/baseline.csv"

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # A step that is replayed as a CUDA graph computes the same bits as one that is queued call by call,
-# while learning rate, masks and the scale of the loss change; and where it cannot be recorded the
-# run says so, or goes on without.  How few calls it takes is for traffic.sh.
+# while learning rate, masks and the scale of the loss change.  If a step cannot be recorded, the
+# run says so, or continues without a graph.  traffic.sh counts the calls.
 # shellcheck source=tests/cases/train/train_lib.sh
 . "$(dirname "$0")/train_lib.sh"
 require_train

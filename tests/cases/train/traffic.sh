@@ -92,8 +92,8 @@ due_rounding() {
 # Products: four for each block and one for the head, forward and twice backward.
 products=$((3 * (2 * 4 + 1)))
 
-# Zeroed bytes: the losses, the norm, and in each pass the gradients of the residual stream, and
-# of positions, which need not all be in a row, in buffers of units each time.
+# Zeroed bytes: the losses, the norm, the gradient of the residual stream in each pass, and that of
+# the positions, not all of which a row may have: once or, in buffers of units, in each pass.
 due_zeroed() {
 	local positions=1
 

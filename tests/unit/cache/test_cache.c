@@ -80,7 +80,7 @@ static void a_reader_does_not_wait_for_threads_that_hang(void **state)
 	struct cache *c = new_cache(NULL, &s);
 
 	cache_set_limit(test_context(), 256 * MIB, 0, false);
-	/* More than all threads together take from the queue. */
+	/* Queue more bytes than all threads together take. */
 	assert_int_equal(cache_prefetch(c, 1, 0, 200 * MIB, WANT_NEXT), 200 * MIB);
 	assert_reads(c, 1, 199 * MIB, MIB);
 	atomic_store(&s.stopped, false);

@@ -115,7 +115,7 @@ static void ids_of_real_files_are_met(void **state)
 		      most);
 }
 
-/* Sizes around the growth of the hash table: each differs from the previous one. */
+/* Ids of consecutive sizes differ while the hash table grows. */
 static void large_sets_are_hashed(void **state)
 {
 	uint64_t last = 0;

@@ -12,7 +12,7 @@
 #define BIAS "['param_shapes'][0]['l1.bias']"
 #define REPLICATED "['universal_checkpoint_info']['tp_replicated_parameter_patterns']"
 
-/* Rename the last parameter of group 1. */
+/* Give the last parameter of group 1 another name. */
 #define LAST "['param_shapes'][1]['l2.bias']"
 #define NAMED(name, text, expect)                                                             \
 	MODEL_SET(name, "['param_shapes'][1]['" text "'] = @" LAST "; del " LAST, STAGES_ALL, \

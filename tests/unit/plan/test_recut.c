@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Real checkpoints, re-cut: for other numbers of ranks, the tensors are the same
- * to the last bit; for the number that they were saved on, so are the files that
- * DeepSpeed wrote, whole; and re-cut and back, they are what was saved.
+ * Real checkpoints, re-cut: for other numbers of ranks the tensors are bit for bit
+ * the same; for the number that saved them, so are DeepSpeed's whole files; and
+ * re-cutting back restores the saved checkpoint.
  *
  *     test_recut [DIRECTORY [CASE]...]
  */
@@ -192,8 +192,8 @@ static bool has_fewer(const struct recut *r, unsigned n)
 	return false;
 }
 
-/* Stage 3 keeps experts on as many ranks, and some files of experts that tensor-parallel ranks
- * share were not saved by all. */
+/* Fewer ranks of experts are refused in stage 3, and if tensor-parallel ranks share experts whose
+ * files not all of them saved. */
 static bool may_refuse(const struct recut *r, unsigned n)
 {
 	const struct checkpoint *c = plan_checkpoint(r->whole);
