@@ -30,8 +30,8 @@ int walk_views(struct plan *universal, struct errmsg *err);
  * broken. */
 void walk_directory(const char *dir, const struct plan_options *options);
 
-/* Read a whole file of a tree: a node, or a name in a directory.  The caller frees the bytes, of
- * which one more is allocated.  NULL with an error. */
+/* Read a whole file of a tree: a node, or a name in a directory.  The caller frees the bytes,
+ * after which one more is allocated.  NULL with an error. */
 uint8_t *walk_read_node(struct plan *p, uint64_t node, uint64_t *size, struct errmsg *err);
 uint8_t *walk_read(struct plan *p, uint64_t dir, const char *name, uint64_t *size,
 		   struct errmsg *err);
