@@ -331,7 +331,7 @@ static void judge(struct choice *c)
 			const struct dcp_entry *t = x->in.v[i].entry;
 			const char *name = x->in.v[i].param + x->skip;
 
-			if (dcp_is_floating(t->dtype)) {
+			if (dtype_is_floating(t->dtype)) {
 				x->has_float = true;
 				x->has_arrays |= t->numel > 1;
 				x->floats += t->numel;

@@ -149,7 +149,7 @@ static bool is_certain_buffer(const struct dcp_entry *t)
 {
 	/* Quantized weights are integers, too. */
 	return t->is_buffer || dcp_is_known_buffer(t) ||
-	       (!dcp_is_floating(t->dtype) && strcmp(last_name(t), "weight") != 0);
+	       (!dtype_is_floating(t->dtype) && strcmp(last_name(t), "weight") != 0);
 }
 
 /* Decide which tensors outside of the optimizer are buffers. */

@@ -31,11 +31,6 @@ void dcp_model_note(struct dcp_model *o, struct bytebuf *text)
 	free(own);
 }
 
-bool dcp_is_floating(enum dtype d)
-{
-	return d <= DTYPE_BF16 || d == DTYPE_F8_E4M3 || d == DTYPE_F8_E5M2;
-}
-
 struct dcp_entry *dcp_weight_find(const struct dcp_reader *f, const char *name)
 {
 	const struct dcp_finding *w =
@@ -287,7 +282,7 @@ static int set_one_group(struct dcp_reader *f)
 	for (size_t i = 0, n; g->params && i < f->m->nentries; i++) {
 		const struct dcp_entry *t = &f->m->entries[i];
 
-		if (t->name && dcp_is_floating(t->dtype) && !t->is_buffer &&
+		if (t->name && dtype_is_floating(t->dtype) && !t->is_buffer &&
 		    !dcp_is_known_buffer(t) &&
 		    (!f->o->has_optimizer || f->o->refused ||
 		     dcp_findings_find(&f->states, t->name, &n)))
@@ -323,7 +318,7 @@ static int check_plain(const struct dcp_reader *f)
 
 		if (!t || !t->numel)
 			continue;
-		if (!dcp_is_floating(t->dtype))
+		if (!dtype_is_floating(t->dtype))
 			return ERRMSG_FILE(f, -ENOTSUP,
 				"%s: has integers: a ZeRO checkpoint has no quantized states", t->key);
 		while (!c->numel)

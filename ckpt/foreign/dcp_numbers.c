@@ -99,7 +99,7 @@ static bool fits(const struct matching *m, size_t group, size_t i, size_t k)
 	const struct shape *s;
 
 	if (m->tied[k] || (t->is_buffer && !m->buffers) || !cast_knows(t->dtype) ||
-	    !dcp_is_floating(t->dtype) || dcp_is_known_buffer(t))
+	    !dtype_is_floating(t->dtype) || dcp_is_known_buffer(t))
 		return false;
 	s = find_shape(m, t);
 	return (!s || s->shared || s->group == group) &&

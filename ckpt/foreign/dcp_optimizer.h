@@ -59,9 +59,6 @@ int dcp_extras_add(struct dcp_reader *f);
 /* Is it the name of a known floating buffer, whose shape may equal a parameter's? */
 bool dcp_is_known_buffer(const struct dcp_entry *t);
 
-/* Is it a floating-point type, which weights may have? */
-bool dcp_is_floating(enum dtype d);
-
 /* Copy a text as a note for the user; the arena of the model records a failure. */
 void dcp_model_note(struct dcp_model *o, struct bytebuf *text);
 
