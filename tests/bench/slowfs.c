@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * slowfs [OPTION]... DIR MOUNTPOINT: far storage.  Shows DIR read-only and takes
- * its time: each request that a file server would have to be asked is answered
- * after a delay, and so many are under way at once.  Runs in the background until
- * it is unmounted.
+ * slowfs [OPTION]... DIR MOUNTPOINT: slow storage.  Shows DIR read-only, and
+ * answers each request that would go to a file server after a delay, a limited
+ * number of them at once.  Runs in the background until it is unmounted.
  *
  *	-d USEC   delay of a request (2000)
- *	-n MOST   requests under way at once, at most (64); others queue
+ *	-n MOST   limit of pending requests (64); others queue
  *	-c        let the kernel cache what was read, and read ahead by itself
  *	-t        list names with their types
- *	-l FILE   every 50 ms: milliseconds, requests under way, MiB read so far
+ *	-l FILE   log every 50 ms: milliseconds, pending requests, MiB read so far
  *
- * The file .slowfs in the root, which takes no time, counts: requests by kind,
- * bytes read, and the most requests that were under way at once.  A name and its
- * attributes are believed for a second, as NFS does at least.
+ * The file .slowfs in the root, which is read without delay, has counters: requests
+ * by kind, bytes read, and the largest number of pending requests.  The kernel
+ * caches a name and its attributes for a second, as NFS does at least.
  */
 #include <dirent.h>
 #include <errno.h>

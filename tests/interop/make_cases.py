@@ -180,7 +180,7 @@ CASES = [
          config=by_config("Adam")),
     Case("z3_offload_param_dp3", 3, 3, groups=2, config=by_config("Adam"),
          zero={**OFFLOAD, "offload_param": CPU, "sub_group_size": 16}),
-    # The optimizer counts micro-batches, DeepSpeed's global steps updates.
+    # The optimizer counts micro-batches, but DeepSpeed's global steps count updates.
     Case("z2_zenflow_dp2", 2, 2, config=by_config("AdamW"),
          zero={**OFFLOAD, "zenflow": {
              "topk_ratio": 0.5, "select_strategy": "step",

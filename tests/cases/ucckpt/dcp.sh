@@ -21,8 +21,8 @@ for name in z1_groups2_dp2 z3_groups2_dp2 z2_groups3_dp3 tp2_dp2_z1_bf16 z3_bf16
 	done
 done
 
-# Real ones: the tensors of the universal tree are the true ones (test_good.c), and the weights are
-# the same.
+# Real checkpoints: test_good.c compares the universal tree with the truth; here its tensors equal
+# the weights.
 for digests in "$good"/dcp_*.digests; do
 	name=$(basename "$digests" .digests)
 	grep -q '^refuse' "$digests" && continue

@@ -63,7 +63,7 @@ static struct member *add(struct archive *a, const char *name, const char *data)
 	bytebuf_add_le32(&a->b, 0x04034b50);
 	bytebuf_add_fill(&a->b, 0, 22);
 	bytebuf_add_le16(&a->b, (uint16_t)name_len);
-	bytebuf_add_le16(&a->b, 5); /* an extra field, as padding is */
+	bytebuf_add_le16(&a->b, 5); /* length of an extra field, such as torch's padding */
 	bytebuf_add(&a->b, name, name_len);
 	bytebuf_add(&a->b, "FB\1\0Z", 5);
 	bytebuf_add(&a->b, data, len);

@@ -495,8 +495,8 @@ static bool check_share(const struct range *range, unsigned i, unsigned n)
 	return true;
 }
 
-/* Use processes: with threads, the address space that a sanitizer's system calls share costs half
- * of the time. */
+/* Use processes: threads share an address space, in which a sanitizer's system calls take half of
+ * the time. */
 static unsigned check_all(const struct range *range)
 {
 	const unsigned n = parallel_width();
