@@ -28,7 +28,7 @@ const struct bad bad_files[] = {
 	      "rm zero_pp_rank_1_" MODEL, DIRECTORY,
 	      "model-states file of data-parallel rank 1"),
 	FILES(no optimizer, STAGE(3), "rm *optim_states.pt", DIRECTORY,
-	      "of ZeRO-3 nothing else has the weights"),
+	      "which with ZeRO-3 alone have the weights"),
 	FILES(empty directory, STAGES_ALL, "rm *", DIRECTORY,
 	      "no DeepSpeed checkpoint here"),
 	FILES(no directory, STAGE(1), "rm -r \"$PWD\"", DIRECTORY,
