@@ -174,8 +174,9 @@ static int read_placement(const struct reader *r, struct expert_layer *l, const 
 	return read_ranks(r, l, ranks, places);
 }
 
-/* Compare where an affine map and where the layer place a parameter's experts. */
-static int compare_map(const struct param *p, bool *same, uint32_t *sum, struct errmsg *why)
+/* Compare where an affine map and where the layer place a parameter's experts, and count the ranks
+ * that have the same. */
+static int compare_map(struct param *p, bool *same, uint32_t *sum, struct errmsg *why)
 {
 	struct param plain = *p;
 	struct geometry g, own;
@@ -183,6 +184,7 @@ static int compare_map(const struct param *p, bool *same, uint32_t *sum, struct 
 
 	if (rc)
 		return rc;
+	p->replicas = g.replicas;
 	plain.merge.spec = NULL;
 	rc = geometry_init(&own, &plain, why);
 	if (!rc) {
@@ -196,7 +198,8 @@ static int compare_map(const struct param *p, bool *same, uint32_t *sum, struct 
 	return rc;
 }
 
-/* Read the affine map of a parameter.  It is kept if the layer does not imply it. */
+/* Read the affine map of a parameter.  It is kept if the layer does not imply it, and for replicas to
+ * be compared. */
 static int read_map(const struct reader *r, struct expert_layer *l, const struct value_pair *map)
 {
 	const struct slice **slices = arena_alloc(r->a, l->degree * sizeof(*slices));
@@ -224,9 +227,9 @@ static int read_map(const struct reader *r, struct expert_layer *l, const struct
 	rc = compare_map(&p, &same, &l->maps_sum, &why);
 	if (rc)
 		return AUTOEP_FAIL(r, rc, "affine_maps: %s", why.text);
-	if (same)
+	if (same && p.replicas == 1)
 		return 0;
-	if (l->places)
+	if (!same && l->places)
 		return AUTOEP_FAIL(r, -EBADMSG,
 			"affine_maps place the experts of %s elsewhere than expert_placement does",
 				   p.name);

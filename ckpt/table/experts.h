@@ -34,7 +34,8 @@ struct expert_layer {
 	 * NULL: experts are numbered rank after rank. */
 	const struct expert_place *places;
 	unsigned *numbers;
-	struct value *maps; /* fused: affine maps by parameter, of those that are not placed so */
+	struct value *maps; /* fused: affine maps by parameter, of those that are not placed so, or
+	                     * have replicas */
 	uint32_t maps_sum;  /* CRC-32 of all affine maps */
 	int64_t ep; /* fused: the expert-parallel rank of the file; -1 if not
 		     * recorded */

@@ -418,7 +418,7 @@ int stage0_find_experts(struct stage0_builder *b)
 	for (size_t i = 0; !rc && i < f.nlayers; i++) {
 		f.layers[i].x = &b->experts.layers[i];
 		/* Files of experts have whole ones. */
-		rc = f.layers[i].x->maps
+		rc = f.layers[i].x->maps && !f.layers[i].x->places
 			     ? ERRMSG_FILE(b, -ENOTSUP,
 				"affine_maps place parts of %s's experts, which is supported with ZeRO only",
 					   f.layers[i].x->prefix)

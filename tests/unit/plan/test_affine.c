@@ -11,6 +11,8 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"
 #include "ckpt/format/ptfile.h"
+#include "ckpt/table/checkpoint.h"
+#include "ckpt/table/geometry.h"
 #include "ckpt/views/plan.h"
 #include "tests/make/mkckpt.h"
 #include "tests/support/changed.h"
@@ -180,6 +182,8 @@ static void experts_are_where_their_maps_say(void **state)
 		for (size_t p = 0; p < COUNT(params); p++)
 			for (size_t f = 0; f < COUNT(files); f++)
 				check_state(x, now, then, params[p], files[f]);
+		assert_int_equal(checkpoint_find(plan_checkpoint(now), params[0])->replicas,
+				 x->find == repeated ? 2 : 1);
 		if (plan_check(now, &err) || walk_plan(now, &err) || walk_views(now, &err))
 			fail_msg("%s, %s: %s", x->what, x->tag, err.text);
 		plan_close(now);
