@@ -54,19 +54,21 @@ static int load_open(struct load *l)
 	const unsigned tensor = l->z->model->part.size;
 	int rc = 0;
 
-	l->ops = l->o->universal ? &load_universal_ops : &load_table_ops;
+	l->tensors = calloc(m->nparams, sizeof(*l->tensors));
+	if (!l->tensors)
+		return errmsg_nomem(l->err, NULL);
+	for (size_t i = 0; i < m->nparams; i++)
+		naming_tensor(&l->tensors[i], &l->metadata.naming, m, &m->params[i]);
 	if (l->o->universal)
-		load_look_at_tree(l);
-	else if (!l->table)
+		return load_look_at_tree(l);
+	if (!l->table)
 		rc = load_open_table(l);
 	if (rc)
 		return rc;
+	l->shards = l->table->shards;
 	/* The user's rules say how slices are merged. */
-	l->cut = l->table && tensor > 1 && l->table->tp == tensor && !has_rules(l);
-	l->tensors = calloc(m->nparams, sizeof(*l->tensors));
-	for (size_t i = 0; l->tensors && i < m->nparams; i++)
-		naming_tensor(&l->tensors[i], &l->metadata.naming, m, &m->params[i]);
-	return l->tensors ? 0 : errmsg_nomem(l->err, NULL);
+	l->cut = tensor > 1 && l->table->tp == tensor && !has_rules(l);
+	return 0;
 }
 
 /*
@@ -181,9 +183,7 @@ static int load_all(struct load *l)
 int load_checkpoint(struct zero *z, const struct load_options *o, struct load_result *got,
 		    struct errmsg *err)
 {
-	struct load l = {
-		.z = z, .o = o, .got = got, .err = err, .shards.lock = PTHREAD_MUTEX_INITIALIZER
-	};
+	struct load l = { .z = z, .o = o, .got = got, .err = err };
 	int rc;
 
 	*got = (struct load_result){ 0 };
@@ -192,7 +192,7 @@ int load_checkpoint(struct zero *z, const struct load_options *o, struct load_re
 		return rc;
 	rc = load_find_checkpoint(&l) ?: load_all(&l);
 	checkpoint_close(l.table);
-	mount_shards_done(&l.shards);
+	mount_close(&l.mount);
 	free(l.tensors);
 	gpt2_done(&l.whole);
 	if (rc)

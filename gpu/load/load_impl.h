@@ -7,6 +7,7 @@
 
 #include "ckpt/base/source.h"
 #include "ckpt/format/tensor.h"
+#include "ckpt/vfile/extent.h"
 #include "gpu/load/load.h"
 #include "gpu/load/load_mount.h"
 #include "gpu/model/gpt2.h"
@@ -22,7 +23,6 @@ struct value;
 /* Shared by the files of gpu/load. */
 
 struct load;
-struct load_tensor;
 
 /* Consecutive elements of a file, and their destination. */
 struct load_run {
@@ -35,37 +35,37 @@ struct load_run {
 	bool zero;   /* no file: the elements are zero */
 };
 
-/* The operations of a kind of checkpoint: a table, or a universal checkpoint. */
-struct load_ops {
-	size_t tensor_size; /* size of the kind's own struct, whose first member is load_tensor */
-	/*
-	 * Find the masters of the parameter (`state` is NULL) or the named state, and fill in the
-	 * rest of `t`, with ->file open.  -ENOENT with a message that names it if it is missing.
-	 * Thread-safe, as are the next two: many tensors are located at once on remote storage.
-	 */
-	int (*begin)(struct load_tensor *t, const char *state, struct errmsg *err);
-	/* If the first elements of a run of ->file are stored unchanged in a shard, make it a run
-	 * of that shard and shorten it to those elements; otherwise shorten it to the elements that
-	 * are not.  The shard stays open until `end`. */
-	int (*locate)(struct load_tensor *t, struct load_run *run, struct errmsg *err);
-	void (*end)(struct load_tensor *t); /* may be NULL */
-
-	/* Call load_known for each parameter that the optimizer owns, until it fails.  If the kind
-	 * stores one file per parameter, also check that all parameters of the model exist. */
-	int (*check)(const struct load *l, struct errmsg *err);
-};
-
 struct load_tensor {
 	struct load *l;
 	const char *name;     /* of its parameter, in the checkpoint */
 	struct tensor tensor; /* dimensions; a flat tensor has one */
 	struct source file;   /* has the tensor's elements in order ... */
 	uint64_t at;          /* ... starting here (bytes) */
+	char path[PATH_MAX];  /* of a file of a universal checkpoint */
+	/* Where the file's bytes lie: zeros, in l->shards, or else in the file only.  Empty: in the
+	 * file only. */
+	struct extent_map extents;
+	uint32_t *used; /* shards in use */
+	size_t nused, used_cap;
 	/* The query, key and value slices have been sorted into whole thirds. */
 	bool sorted_thirds;
 	struct load_run *runs; /* found so far */
 	size_t nruns, cap;
 };
+
+/*
+ * Find the masters of the parameter (`state` is NULL) or the named state, in a table or in a
+ * universal checkpoint, and fill in the rest of `t`, with ->file open; what was filled in is freed
+ * by the caller, also after an error.  -ENOENT with a message that names it if it is missing.
+ * Thread-safe: many tensors are located at once on remote storage.
+ */
+int load_table_begin(struct load_tensor *t, const char *state, struct errmsg *err);
+int load_universal_begin(struct load_tensor *t, const char *state, struct errmsg *err);
+
+/* Call load_known for each parameter that the optimizer owns, until it fails.  A universal
+ * checkpoint has one file per parameter: also check that all parameters of the model exist. */
+int load_table_check(const struct load *l, struct errmsg *err);
+int load_universal_check(const struct load *l, struct errmsg *err);
 
 /* Add the runs that have elements [first, first + n), with destination `to`. */
 int load_tensor_find(struct load_tensor *t, uint64_t first, size_t n, float *to,
@@ -77,8 +77,6 @@ int load_known(const struct load *l, const char *param, struct errmsg *err);
 /* Return -ENOENT with a message that the checkpoint lacks a parameter of the model (`state` is
  * NULL) or a state. */
 int load_lacks(const struct load *l, const char *param, const char *state, struct errmsg *err);
-
-extern const struct load_ops load_table_ops, load_universal_ops;
 
 /* Return the path of a name below `dir`.  -ENAMETOOLONG. */
 int load_path(char path[PATH_MAX], const char *dir, const char *name, struct errmsg *err);
@@ -107,12 +105,12 @@ struct load {
 	struct load_result *got;
 	struct load_metadata metadata;
 	struct gpt2 whole;
-	const struct load_ops *ops;
 	struct checkpoint *table; /* NULL: none is open, or it is a universal checkpoint */
+	struct shards *shards;    /* the table's, or the mount's; NULL: there are none */
 	bool cut; /* tensors are this tensor-parallel rank's part */
 	struct naming_tensor *tensors; /* the model's, whole, by number */
 	/* For a universal checkpoint: */
-	struct mount_shards shards;
+	struct mount mount;
 	bool weights; /* made from Hugging Face weights: tensors that are not parameters have
 		       * states, too */
 	size_t skip;  /* length of the name prefix that the checkpoint omits */
@@ -139,8 +137,8 @@ int load_tensors(struct load *l);
 int load_arranged_send(struct load *l, struct load_tensor *t, const struct naming_tensor *form,
 		       const struct gpt2_param *p, const struct fragment *f, float *part);
 
-/* Detect the kind of names in a universal checkpoint. */
-void load_look_at_tree(struct load *l);
+/* Detect the kind of names in a universal checkpoint, and whether it is a mount's. */
+int load_look_at_tree(struct load *l);
 
 /* Open the checkpoint's table with the rules of l. */
 int load_open_table(struct load *l);

@@ -2,6 +2,10 @@
 /*
  * Tensors of a checkpoint, on their way to where this rank keeps them.
  *
+ * Ranges stored unchanged in a shard are read from the shard, past the page cache if that is faster.
+ * Other ranges (computed, packed, on a server, or scattered over many places) are read from the
+ * tensor's file, virtual or in a mount.
+ *
  * On remote storage each file takes a few requests before its first byte: many tensors are located
  * at once, then uploaded.
  */
@@ -11,10 +15,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/parallel.h"
 #include "ckpt/format/cast.h"
+#include "ckpt/io/shards.h"
 #include "gpu/backend/backend.h"
 #include "gpu/comm/comm.h"
 #include "gpu/load/load_impl.h"
@@ -184,6 +190,49 @@ static int add_run(struct load_tensor *t, const struct load_run *run, struct err
 	return 0;
 }
 
+/*
+ * If the first elements of a run of the tensor's file are in a shard that has a descriptor, make it
+ * a run of that shard, and shorten it to those elements; otherwise shorten it to the elements that
+ * are not.  The shard stays open until the tensor ends.  Elements are read in the shard's type, and
+ * converted on upload.  A mount's shard that cannot be opened here (a path of another machine, a
+ * file of another user) is read through the mount.
+ */
+static int locate(struct load_tensor *t, struct load_run *run, struct errmsg *err)
+{
+	const size_t size = dtype_size(run->dtype);
+	struct shards *const shards = t->l->shards;
+	struct extent_walk w;
+	struct shard_map map;
+	int rc;
+
+	if (!t->extents.n)
+		return 0;
+	w = extent_walk(&t->extents, run->off, run->n * size);
+	extent_next(&w);
+	run->n = w.len / size;
+	if (!run->n)
+		return errmsg_set(err, -EIO, "%s: an element spans two extents", t->file.name);
+	run->zero = w.e->kind == EXTENT_ZERO;
+	if (w.e->kind != EXTENT_SHARD)
+		return 0;
+	if (!array_reserve(&t->used, &t->used_cap, t->nused + 1, sizeof(*t->used)))
+		return errmsg_nomem(err, NULL);
+	rc = shards_use(shards, w.e->shard, &map, err);
+	if (rc)
+		return !t->l->table && access(shards_path(shards, w.e->shard), R_OK) ? 0 : rc;
+	t->used[t->nused++] = w.e->shard;
+	if (map.fd < 0) /* in a pack or on a server */
+		return 0;
+	run->file = (struct source){ .name = shards_path(shards, w.e->shard),
+				     .fd = map.fd,
+				     .size = shards_id(shards, w.e->shard)->size,
+				     .id = *shards_id(shards, w.e->shard) };
+	run->direct = !t->l->table;
+	run->dtype = extent_is_cast(w.e) ? w.e->dtype : run->dtype;
+	run->off = extent_is_cast(w.e) ? extent_cast_from(w.e, w.skip) : w.from;
+	return 0;
+}
+
 int load_tensor_find(struct load_tensor *t, uint64_t first, size_t n, float *to, struct errmsg *err)
 {
 	int rc = 0;
@@ -198,7 +247,7 @@ int load_tensor_find(struct load_tensor *t, uint64_t first, size_t n, float *to,
 			.to = to,
 		};
 
-		rc = t->l->ops->locate(t, &run, err) ?: add_run(t, &run, err);
+		rc = locate(t, &run, err) ?: add_run(t, &run, err);
 		first += run.n;
 		to += run.n;
 		n -= run.n;
@@ -251,23 +300,38 @@ static int find_content(const struct load *l, struct item *m, struct errmsg *err
 	return rc || is_arranged(m) ? rc : find_fragment(l, m, err);
 }
 
+static void load_tensor_free(struct load_tensor *t)
+{
+	if (!t)
+		return;
+	while (t->nused)
+		shards_unuse(t->l->shards, t->used[--t->nused]);
+	source_close(&t->file);
+	extent_done(&t->extents);
+	free(t->used);
+	free(t->runs);
+	free(t);
+}
+
 /* Find one tensor.  A missing one is no error yet. */
 static int find_item(void *ctx, size_t i, struct errmsg *err)
 {
 	struct batch *const b = ctx;
 	struct item *const m = &b->items[i];
 	struct load *const l = b->l;
-	struct load_tensor *const t = calloc(1, l->ops->tensor_size);
+	struct load_tensor *const t = calloc(1, sizeof(*t));
 	int rc;
 
 	if (!t)
 		return errmsg_nomem(err, NULL);
 	t->l = l;
 	t->name = m->want.name;
+	t->file.fd = -1;
 	expect(l, &l->metadata.naming, m);
-	rc = l->ops->begin(t, m->state, &m->missing);
+	rc = l->table ? load_table_begin(t, m->state, &m->missing)
+		      : load_universal_begin(t, m->state, &m->missing);
 	if (rc) {
-		free(t);
+		load_tensor_free(t);
 		if (rc != -ENOENT)
 			*err = m->missing;
 		return rc == -ENOENT ? 0 : rc;
@@ -331,17 +395,8 @@ static int load_batch(struct batch *b)
 		rc = send_item(l, &b->items[i]);
 	if (!rc)
 		rc = upload_finish(l->upload, l->err);
-	for (size_t i = 0; i < b->n; i++) {
-		struct load_tensor *const t = b->items[i].t;
-
-		if (t) {
-			if (l->ops->end)
-				l->ops->end(t);
-			source_close(&t->file);
-			free(t->runs);
-		}
-		free(t);
-	}
+	for (size_t i = 0; i < b->n; i++)
+		load_tensor_free(b->items[i].t);
 	b->n = 0;
 	return rc;
 }
@@ -370,7 +425,7 @@ int load_lacks(const struct load *l, const char *param, const char *state, struc
 /* Check the checkpoint before the first tensor is read; by rank 0. */
 static int check(const struct load *l)
 {
-	const int rc = l->ops->check(l, l->err);
+	const int rc = l->table ? load_table_check(l, l->err) : load_universal_check(l, l->err);
 
 	if (rc || l->o->no_optimizer || l->got->has_updates || l->o->ignore_missing)
 		return rc;

@@ -25,12 +25,6 @@
 #include "ckpt/io/io.h"
 #include "gpu/load/load_impl.h"
 
-struct universal_tensor {
-	struct load_tensor t;
-	char path[PATH_MAX];
-	struct mount_extents extents;
-};
-
 /* The prefix that a GPT-2 without a head lacks. */
 #define PREFIX "transformer."
 
@@ -60,68 +54,61 @@ static size_t count_parts(const struct value *root)
 }
 
 /* Find the tensor in a file's content, with the file's description of it. */
-static const struct value *find_tensor(struct universal_tensor *u, const struct value *root)
+static const struct value *find_tensor(struct load_tensor *t, const struct value *root)
 {
 	const struct value *v = value_find(root, "param");
 
-	u->t.sorted_thirds = count_parts(root) == 3;
+	t->sorted_thirds = count_parts(root) == 3;
 	return v ? v : root;
 }
 
-/*
- * In a mount: get the beginning of the file with the pickle, and the storage's extents, from the
- * mount.  To read the file itself would begin to read its tensor.  False if the file is not in a
- * mount, or has an unexpected form.
- */
-static bool begin_head(struct universal_tensor *u)
+/* Describe the tensor of a file in a mount, without reading the file.  False if that is not
+ * possible. */
+static bool begin_head(struct load_tensor *t)
 {
-	struct tensor *const t = &u->t.tensor;
-	struct ucfs_literal head;
+	const struct extent_map *const map = &t->extents;
+	struct tensor *const x = &t->tensor;
 	struct arena arena = { 0 };
 	struct value *root;
-	uint64_t len;
-	bool found;
+	bool found = mount_head(&t->file, map, &arena, &root) &&
+		     !tensor_from_value(find_tensor(t, root), t->name, x, NULL) &&
+		     tensor_is_contiguous(x);
 
-	if (!mount_extents_head(&u->extents, &head, &len))
-		return false;
-	found = mount_head_object((struct span){ head.bytes, head.count }, u->path, &arena,
-				  &root) &&
-		!tensor_from_value(find_tensor(u, root), u->t.name, t, NULL) &&
-		tensor_is_contiguous(t) && t->storage_numel * dtype_size(t->dtype) == len;
-	u->t.at = head.count + t->storage_offset * dtype_size(t->dtype);
+	if (found) {
+		const size_t size = dtype_size(x->dtype);
+
+		found = x->storage_numel * size == map->v[map->n - 1].start - map->v[1].start;
+		t->at = map->v[1].start + x->storage_offset * size;
+	}
 	arena_done(&arena);
 	return found;
 }
 
-static int load_universal_begin(struct load_tensor *t, const char *state, struct errmsg *err)
+int load_universal_begin(struct load_tensor *t, const char *state, struct errmsg *err)
 {
-	struct universal_tensor *u = (struct universal_tensor *)t;
 	struct load *const l = t->l;
+	struct source file;
 	struct ptfile pt;
-	int rc = set_path(l, t->name + l->skip, state ? state : "fp32", u->path, err)
-			 ?: io_open(l->o->u, u->path, NULL, &t->file, err);
+	int rc = set_path(l, t->name + l->skip, state ? state : "fp32", t->path, err)
+			 ?: io_open(l->o->u, t->path, NULL, &file, err);
 
 	if (rc)
 		return rc;
-	u->extents.shards = &l->shards;
-	u->extents.file = &t->file;
-	if (begin_head(u))
-		return 0;
-	rc = ptfile_open_source(&pt, &t->file, err);
+	t->file = file;
+	rc = mount_extents(&l->mount, &file, &t->extents, err);
+	if (rc || begin_head(t))
+		return rc;
+	t->file = (struct source){ .fd = -1 };
+	rc = ptfile_open_source(&pt, &file, err);
 	if (rc)
 		return rc;
-	rc = ptfile_run(&pt, find_tensor(u, pt.root), t->name, &t->tensor, &t->at, err);
-	if (!rc)
+	rc = ptfile_run(&pt, find_tensor(t, pt.root), t->name, &t->tensor, &t->at, err);
+	if (!rc) {
+		t->file = file;
 		pt.src = (struct source){ .fd = -1 };
+	}
 	ptfile_close(&pt);
 	return rc;
-}
-
-static int load_universal_locate(struct load_tensor *t, struct load_run *run, struct errmsg *err)
-{
-	struct universal_tensor *u = (struct universal_tensor *)t;
-
-	return t->tensor.dtype == DTYPE_F32 ? mount_extents_find(&u->extents, run, err) : 0;
 }
 
 /* The attention masks that older versions of Hugging Face's GPT-2 saved. */
@@ -194,7 +181,7 @@ static int check_entry(void *ctx, size_t i, struct errmsg *err)
 	return rc || io_stat(l->o->u, path, 0, &a, NULL, NULL) ? rc : load_known(l, full, err);
 }
 
-static int load_universal_check(const struct load *l, struct errmsg *err)
+int load_universal_check(const struct load *l, struct errmsg *err)
 {
 	struct names names = { .l = l };
 	char path[PATH_MAX];
@@ -213,20 +200,23 @@ static int load_universal_check(const struct load *l, struct errmsg *err)
 	return rc;
 }
 
-void load_look_at_tree(struct load *l)
+int load_look_at_tree(struct load *l)
 {
 	struct uckpt *const u = l->o->u;
-	const char *const path = l->got->path;
+	const char *const dir = l->got->path;
+	char path[PATH_MAX];
+	struct source file;
+	int rc;
 
-	l->weights = load_mode(u, path, "source.txt") != 0;
-	if (!load_mode(u, path, "zero/" PREFIX "wte.weight") &&
-	    load_mode(u, path, "zero/wte.weight"))
+	l->weights = load_mode(u, dir, "source.txt") != 0;
+	if (!load_mode(u, dir, "zero/" PREFIX "wte.weight") && load_mode(u, dir, "zero/wte.weight"))
 		l->skip = strlen(PREFIX);
+	/* A missing file is reported by load_universal_check. */
+	if (set_path(l, l->tensors[GPT2_WTE].name + l->skip, "fp32", path, NULL) ||
+	    io_open(u, path, NULL, &file, NULL))
+		return 0;
+	rc = mount_open(&l->mount, u, &file, l->err);
+	source_close(&file);
+	l->shards = l->mount.shards;
+	return rc;
 }
-
-const struct load_ops load_universal_ops = {
-	.tensor_size = sizeof(struct universal_tensor),
-	.begin = load_universal_begin,
-	.locate = load_universal_locate,
-	.check = load_universal_check,
-};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Counts the system calls of loading a checkpoint.  At exit the numbers are written to
- * $CUDAEMU_CALLS.RANK: opens of .pt files, of those past the page cache, and a mount's ioctls for
+ * Count the system calls of loading a checkpoint.  At exit the numbers are written to
+ * $CUDAEMU_CALLS.RANK: opens of .pt files, opens past the page cache, and a mount's ioctls for
  * extents and for sources.  No file is in the page cache.
  */
 #include <fcntl.h>

@@ -50,8 +50,9 @@ check "a large one: in pieces" test "$(cut -d' ' -f1-4 "$tmp/from-large.traffic.
 # Files opened, five of them not for tensors; files opened past the page cache; ioctls for extents
 # and for sources.
 check "from shards: no file twice" test "$(cat "$tmp/from-shards.calls.0")" = "5 0 0 0"
+# A mount's sources are asked of one more file: each of them, and whether there are more.
 check "from a mount: extents once per file, sources once" test "$(cat "$tmp/from-mount.calls.0")" = \
-	"$((tensors + 5)) 0 $tensors 2"
+	"$((tensors + 6)) 0 $tensors 4"
 check "a large one: two pieces of each state past the page cache" test \
 	"$(cat "$tmp/from-large.calls.0")" = "5 6 0 0"
 for name in from-shards from-mount from-large; do
