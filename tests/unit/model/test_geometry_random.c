@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/format/value.h"
 #include "ckpt/table/geometry.h"
 #include "ckpt/table/merge_rules.h"
 #include "gpu/backend/splitmix.h"
@@ -295,6 +296,49 @@ static bool is_element(struct element got, struct element want)
 	return got.source == want.source && got.index == want.index;
 }
 
+/* Return the number of a map that `*left` others precede; NULL if there are fewer. */
+static struct value *find_number(struct value *v, uint64_t *left)
+{
+	const struct value_dict *pairs = value_pairs(v);
+	const struct value_seq *items = value_items(v);
+	struct value *found = NULL;
+
+	if (v->kind == VALUE_INT)
+		return (*left)-- == 0 ? v : NULL;
+	for (size_t i = 0; !found && pairs && i < pairs->n; i++)
+		found = find_number(pairs->v[i].key, left) ?: find_number(pairs->v[i].val, left);
+	for (size_t i = 0; !found && items && i < items->n; i++)
+		found = find_number(items->v[i], left);
+	return found;
+}
+
+/* With any numbers, a map is refused by the parameter's name, or its runs lie in the slices and
+ * fill the whole.  Returns whether it is refused. */
+static bool check_spoiled(const struct merge *rule, struct value *map, struct slices *l)
+{
+	static const int64_t odd[] = { 0, 1, 2, 3, 5, -1, INT64_C(1) << 32, INT64_MAX / 2, INT64_MAX };
+	uint64_t n = UINT64_MAX;
+	struct errmsg err = { "" };
+	struct geometry g;
+
+	find_number(map, &n);
+	for (uint64_t k = 1 + below(3); k > 0; k--) {
+		uint64_t left = below(UINT64_MAX - n);
+
+		find_number(map, &left)->i = odd[below(COUNT(odd))];
+	}
+	if (slices_geometry(&g, rule, "w", l, &err)) {
+		if (strncmp(err.text, "parameter w: ", 13) != 0)
+			fail_msg("seed %llu: %s", (unsigned long long)seed, err.text);
+		return true;
+	}
+	slices_check_invariants(l, &g);
+	geometry_done(&g);
+	return false;
+}
+
+static unsigned refused;
+
 static uint64_t check_boxes(void)
 {
 	uint64_t lo[SLICES_DIMS_MAX] = { 0 }, size[SLICES_DIMS_MAX] = { 0 };
@@ -338,6 +382,7 @@ static uint64_t check_boxes(void)
 				 (unsigned long long)v[x].index, b.want[0][x].source,
 				 (unsigned long long)b.want[0][x].index);
 	rows = g.rows;
+	refused += check_spoiled(&rule, map, &b.l);
 	free(v);
 	free(b.want[0]);
 	free(b.want[1]);
@@ -355,6 +400,7 @@ static void affine_maps_agree_with_the_definition(void **state)
 		repeated += check_boxes() > 1;
 	/* Both forms must have occurred. */
 	assert_true(repeated >= 100 && repeated <= 4900);
+	assert_true(refused >= 1000 && refused <= 4900);
 }
 
 int main(void)
