@@ -52,8 +52,9 @@ TESTS += $(unit_tests)
 endif
 endif
 
-# Under ASan, what is freed is reused after 1 MiB instead of 256: new pages
-# would take as long as the tests.
+# Under ASan, what is freed is reused after 1 MiB instead of 256 (new pages would take as long as the
+# tests), and a report names four callers of malloc instead of thirty (finding them takes a fifth of
+# the time).  A file system in memory makes and removes small files in a third of the time.
 TEST_EXTENSIONS = .sh
 AM_TESTS_ENVIRONMENT = \
 	top_srcdir='$(abs_top_srcdir)'; export top_srcdir; \
@@ -62,8 +63,10 @@ AM_TESTS_ENVIRONMENT = \
 	NVCC='$(NVCC)'; export NVCC; \
 	sanitize='$(enable_sanitize)'; export sanitize; \
 	CPPFLAGS='$(AM_CPPFLAGS) $(CPPFLAGS)'; export CPPFLAGS; \
-	ASAN_OPTIONS="quarantine_size_mb=1$${ASAN_OPTIONS:+:$$ASAN_OPTIONS}"; \
+	ASAN_OPTIONS="quarantine_size_mb=1:malloc_context_size=4$${ASAN_OPTIONS:+:$$ASAN_OPTIONS}"; \
 	export ASAN_OPTIONS; \
+	memory=`df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 { print $$4 }'`; \
+	test "$${memory:-0}" -lt 4000000 || TMPDIR="$${TMPDIR:-/dev/shm}"; export TMPDIR; \
 	PATH='$(abs_top_builddir)':"$$PATH"; export PATH;
 
 # A test that hangs is one that failed, and its log is shown.

@@ -60,7 +60,7 @@ typedef unsigned good_check_fn(const char *dir, const char *name,
 			       unsigned *checks);
 
 /* main(): check the cases that the command line names (DIRECTORY CASE...), or
- * all that have a file with this suffix, in order. */
-int good_main(int argc, char **argv, const char *suffix, good_check_fn *check);
+ * each `step`-th that has a file with this suffix, in order. */
+int good_main(int argc, char **argv, const char *suffix, unsigned step, good_check_fn *check);
 
 #endif

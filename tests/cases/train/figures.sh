@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Figures in a step's row: FLOP/s by the formula of uctrain(1), as a part of the peak, device
 # memory, times of phases.
+pictures=yes
 # shellcheck source=tests/cases/train/train_lib.sh
 . "$(dirname "$0")/train_lib.sh"
 require_train

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The short form of the guide: its output is complete, every topology continues like the first
 # run, and a failed run leaves nothing mounted.
+pictures=yes
 # shellcheck source=tests/cases/train/train_lib.sh
 . "$(dirname "$0")/train_lib.sh"
 require_train

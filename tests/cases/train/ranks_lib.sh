@@ -25,23 +25,32 @@ later() {
 
 start() { ranks_start start_program; }
 
+# What each run said, and its states, by its name.
+declare -A said_by state_of
+
 # start_program N WORD...
 start_program() {
-	on_ranks "$1" "$program" "${@:2}" >>"$tmp/said" 2>"$tmp/words" ||
+	local line name
+
+	on_ranks "$1" "$program" "${@:2}" >"$tmp/said" 2>"$tmp/words" ||
 		fail "$1 ranks: $(tail -n 30 "$tmp/words")"
+	while IFS= read -r line; do
+		name=${line%%: *} line=${line#*: }
+		said_by[$name]+=$line$'\n'
+		[[ $line != "step "* ]] || state_of[$name]+=${state_of[$name]+$'\n'}$line
+	done <"$tmp/said"
 }
 
 said() {
-	sed -n "s|^$1: ||p" "$tmp/said"
+	printf '%s' "${said_by[$1]-}"
 }
 
 state() {
-	said "$1" | grep '^step '
+	printf '%s' "${state_of[$1]-}"
 }
 
 same() {
-	local got
-	got=$(state "$3")
+	local got=${state_of[$3]-}
 	if [ -z "$got" ] || [ "$got" != "$2" ]; then
 		fail "$1: $(said "$3"), not $2"
 	fi

@@ -3,6 +3,7 @@
 # Weights of a ZeRO-3 run on four ranks become Hugging Face weights, and training
 # resumes from them on four and two ranks with fresh optimizer state: by a mount of a
 # mount's view, and by two conversions.
+pictures=yes
 # shellcheck source=tests/cases/train/train_lib.sh
 . "$(dirname "$0")/train_lib.sh"
 require_train

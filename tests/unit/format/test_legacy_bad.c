@@ -11,6 +11,7 @@
 #include "tests/make/mklegacy.h"
 #include "tests/make/mkpt.h"
 #include "tests/support/realfiles.h"
+#include "tests/support/sampled.h"
 #include "tests/support/unit.h"
 
 static void damaged_and_hostile_are_refused(void **state)
@@ -168,9 +169,9 @@ static void damaged_and_hostile_are_refused(void **state)
 	}
 }
 
-static void check_truncations(const struct bytebuf *b)
+static void check_truncations(const struct bytebuf *b, unsigned step)
 {
-	for (size_t len = 0; len < b->len; len++) {
+	for (size_t len = 0; len < b->len; len += step) {
 		struct errmsg err = { "" };
 		struct ptfile pt;
 		uint8_t *copy;
@@ -188,12 +189,12 @@ static void every_truncation_is_refused(void **state)
 	struct bytebuf b = legacy_make(NULL, 0);
 	glob_t g;
 
-	check_truncations(&b);
+	check_truncations(&b, 1);
 	bytebuf_done(&b);
 	realfiles_glob(&g, "tests/good/legacy_*/*/*.pt");
 	for (size_t i = 0; i < g.gl_pathc; i++) {
 		b = mkpt_load(g.gl_pathv[i]);
-		check_truncations(&b);
+		check_truncations(&b, sampled_step(3));
 		bytebuf_done(&b);
 	}
 	globfree(&g);

@@ -406,5 +406,5 @@ static unsigned check_case(const char *dir, const char *name, unsigned *checks)
 
 int main(int argc, char **argv)
 {
-	return good_main(argc, argv, ".digests", check_case);
+	return good_main(argc, argv, ".digests", 1, check_case);
 }

@@ -29,6 +29,7 @@
 #include "tests/make/world.h"
 #include "tests/support/context.h"
 #include "tests/support/recut.h"
+#include "tests/support/sampled.h"
 #include "tests/support/unit.h"
 #include "tests/support/walk.h"
 
@@ -521,7 +522,7 @@ static unsigned check_all(const struct range *range)
 static struct range get_range(void)
 {
 	const char *s = getenv("UCFS_GEOMETRIES");
-	struct range r = { 1, GEOMETRIES };
+	struct range r = { 1, GEOMETRIES / sampled_step(3) };
 	char *end;
 
 	if (!s)
@@ -540,8 +541,6 @@ static void files_are_those_of_the_whole_tensors(void **state)
 
 	print_message("geometries %llu to %llu\n", (unsigned long long)r.first,
 		      (unsigned long long)r.last);
-	if (access("/dev/shm", W_OK) == 0)
-		setenv("TMPDIR", "/dev/shm", 0);
 	assert_int_equal(check_all(&r), 0);
 }
 

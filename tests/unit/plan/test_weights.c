@@ -30,6 +30,7 @@
 #include "ckpt/views/plan.h"
 #include "tests/support/context.h"
 #include "tests/support/goodcase.h"
+#include "tests/support/sampled.h"
 #include "tests/support/walk.h"
 
 /* As in make_weights.py. */
@@ -422,5 +423,5 @@ static unsigned check_case(const char *dir, const char *name, unsigned *checks)
 
 int main(int argc, char **argv)
 {
-	return good_main(argc, argv, ".weights", check_case);
+	return good_main(argc, argv, ".weights", sampled_step(3), check_case);
 }
