@@ -55,9 +55,10 @@ on_ranks() {
 		run+=(env LSAN_OPTIONS="$lsan_options")
 	else
 		# Suppressions work without symbols, and loading those of all
-		# libraries takes longer than most of the runs.
-		# ASAN_OPTIONS=symbolize=1 turns them on.
-		run+=(env ASAN_OPTIONS="symbolize=0${ASAN_OPTIONS:+:$ASAN_OPTIONS}" mpirun -n "$1")
+		# libraries takes longer than most of the runs; they need all
+		# callers.  ASAN_OPTIONS=symbolize=1 turns symbols on.
+		run+=(env ASAN_OPTIONS="symbolize=0${ASAN_OPTIONS:+:$ASAN_OPTIONS}:malloc_context_size=30"
+			mpirun -n "$1")
 	fi
 	"${run[@]}" "${@:2}" </dev/null
 }
