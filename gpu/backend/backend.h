@@ -142,13 +142,13 @@ struct backend_ops {
 	/* `g` may be NULL. */
 	void (*graph_free)(struct backend *b, struct backend_graph *g);
 
-	/* The peak of allocated device memory, in bytes, since the last call with `restart`; 0 if
-	 * the device does not count. */
+	/* The peak of allocated device memory, in bytes, since the last call with `restart`.  NULL
+	 * where the memory is the host's. */
 	uint64_t (*memory_peak)(struct backend *b, bool restart);
 	/* Bytes that can still be allocated.  Only for devices with memory of their own. */
 	uint64_t (*memory_left)(struct backend *b);
 	/* Name the operations queued from now until range_end, for profilers.  Ranges may be
-	 * nested. */
+	 * nested.  NULL: the device has no profiler. */
 	void (*range_begin)(struct backend *b, const char *name);
 	void (*range_end)(struct backend *b);
 

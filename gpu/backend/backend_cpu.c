@@ -310,20 +310,6 @@ static void cpu_transpose(struct backend *b, void *out, const void *in, size_t r
 			       n * sizeof(*to));
 }
 
-/* The system measures the resident set anyway. */
-static uint64_t cpu_memory_peak(struct backend *b, bool restart)
-{
-	return 0;
-}
-
-static void cpu_range_begin(struct backend *b, const char *name)
-{
-}
-
-static void cpu_range_end(struct backend *b)
-{
-}
-
 static const struct backend_ops ops = {
 	.destroy = cpu_destroy,
 	.sync = cpu_sync,
@@ -342,9 +328,6 @@ static const struct backend_ops ops = {
 	.event_record = cpu_event_record,
 	.event_wait = cpu_event,
 	.queue_wait = cpu_queue_wait,
-	.memory_peak = cpu_memory_peak,
-	.range_begin = cpu_range_begin,
-	.range_end = cpu_range_end,
 	.embed = cpu_embed,
 	.embed_grad = cpu_embed_grad,
 	.norm = cpu_norm,

@@ -16,6 +16,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
@@ -32,6 +33,10 @@
 
 /* Shorter ranges are read through the page cache. */
 #define DIRECT_LEAST ((size_t)1 << 20)
+
+/* Ranges of a file that are no further apart are read at once, with what lies between: a request
+ * to a distant store takes longer than that. */
+#define GAP_MOST ((size_t)64 << 10)
 
 /* Consecutive elements of a file. */
 struct range {
@@ -51,7 +56,7 @@ struct piece {
 
 /* Memory for a piece that is being read, PIECE bytes each. */
 struct buffer {
-	void *raw;    /* for elements that the host converts */
+	void *raw;    /* for elements that the host converts, and ranges with gaps */
 	void *pinned; /* NULL: device memory is host memory */
 	struct buffer *next;
 };
@@ -179,21 +184,46 @@ static bool is_staged(const struct upload *q, enum dtype dtype)
 	return q->staging && (dtype == DTYPE_BF16 || dtype == DTYPE_F16);
 }
 
-static int read_piece(const struct upload *q, const struct piece *p, uint8_t *buf,
+/* Return the end of the ranges, from v[i] on, that are read at once. */
+static size_t span_end(const struct range *v, size_t i, size_t n, size_t size)
+{
+	const struct range first = v[i];
+
+	while (++i < n) {
+		const uint64_t end = v[i - 1].off + v[i - 1].n * size;
+
+		if (v[i].file->fd != first.file->fd || v[i].file->ctx != first.file->ctx ||
+		    v[i].off < end || v[i].off - end > GAP_MOST ||
+		    v[i].off + v[i].n * size - first.off > PIECE)
+			break;
+	}
+	return i;
+}
+
+/* Read a piece to `to`, by way of `raw` where that is another buffer. */
+static int read_piece(const struct upload *q, const struct piece *p, uint8_t *raw, uint8_t *to,
 		      struct errmsg *err)
 {
-	const struct range *const ranges = q->ranges + p->first;
+	const struct range *const v = q->ranges + p->first;
+	const size_t size = dtype_size(p->dtype);
+	const bool spans = raw != to;
+	size_t end;
 	int rc = 0;
 
-	for (size_t i = 0; i < p->nranges && !rc; i++) {
-		const struct range *const r = &ranges[i];
-		const size_t len = r->n * dtype_size(p->dtype);
+	for (size_t i = 0; i < p->nranges && !rc; i = end) {
+		const uint64_t off = v[i].off;
+		uint8_t *buf;
+		size_t len;
 
-		if (!p->cold || !pagecache_read_past(r->file, buf, len, r->off))
-			rc = source_read(r->file, buf, len, r->off, err);
-		if (!rc)
-			rc = source_check_still(r->file, err);
-		buf += len;
+		end = spans ? span_end(v, i, p->nranges, size) : i + 1;
+		buf = end == i + 1 ? to : raw;
+		len = (size_t)(v[end - 1].off + v[end - 1].n * size - off);
+		if (!p->cold || !pagecache_read_past(v[i].file, buf, len, off))
+			rc = source_read(v[i].file, buf, len, off, err);
+		rc = rc ?: source_check_still(v[i].file, err);
+		for (size_t k = i; k < end; to += v[k++].n * size)
+			if (end > i + 1)
+				memcpy(to, raw + (v[k].off - off), v[k].n * size);
 	}
 	return rc;
 }
@@ -228,7 +258,7 @@ static int upload_piece(void *ctx, size_t i, struct errmsg *err)
 				  q->b->name, PIECE >> 20);
 	ready = s->pinned ? s->pinned : p->to;
 	buf = casts_here ? s->raw : ready;
-	rc = read_piece(q, p, buf, err);
+	rc = read_piece(q, p, s->raw, buf, err);
 	if (!rc && casts_here)
 		cast_to_float(p->dtype, buf, ready, p->n);
 	if (!rc && s->pinned)

@@ -49,14 +49,16 @@ double train_phase_begin(struct run *r, enum phase p)
 		[PHASE_SAVE] = "save",
 	};
 
-	r->backend->ops->range_begin(r->backend, names[p]);
+	if (r->backend->ops->range_begin)
+		r->backend->ops->range_begin(r->backend, names[p]);
 	return clock_seconds();
 }
 
 void train_phase_end(struct run *r, enum phase p, double begun)
 {
 	r->spent[p] += clock_seconds() - begun;
-	r->backend->ops->range_end(r->backend);
+	if (r->backend->ops->range_end)
+		r->backend->ops->range_end(r->backend);
 }
 
 /* A seed for every pass of every data-parallel rank and step: splitmix64's finaliser over their
@@ -410,11 +412,12 @@ static int train_steps_report(struct run *r, struct metrics_step *m, double begu
 			      struct errmsg *err)
 {
 	const struct config *c = r->config;
+	struct backend *const b = r->backend;
 	double most[] = {
 		(double)resident_bytes(),
 		stop_requested(),
 		/* Exclude memory used in the first step to measure algorithms. */
-		(double)r->backend->ops->memory_peak(r->backend, r->step == r->resumed + 1),
+		b->on_host ? 0 : (double)b->ops->memory_peak(b, r->step == r->resumed + 1),
 	};
 
 	comm_max_double(r->comm, most, COUNT(most));
