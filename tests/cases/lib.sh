@@ -33,6 +33,11 @@ skip() {
 	exit 77
 }
 
+# sanitized_by CASE...: the case compares more results of code that sanitizers see in these.
+sanitized_by() {
+	[ "${sanitize:-no}" = no ] || skip "sanitizers see the same code in $*"
+}
+
 # shellcheck disable=SC2317 # called by the trap
 cleanup() {
 	if [ -n "$server" ]; then

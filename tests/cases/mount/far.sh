@@ -6,6 +6,7 @@
 . "$(dirname "$0")/../lib.sh"
 # shellcheck source=tests/cases/far_lib.sh
 . "$(dirname "$0")/../far_lib.sh"
+sanitized_by remote/http remote/faults
 
 # 36 files of 2.8 MB, and one that contains them all.
 mkdir "$tmp/run"

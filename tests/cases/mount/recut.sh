@@ -3,6 +3,7 @@
 # TAG_dpN in the mount of a run: a ZeRO checkpoint as N ranks would have saved it.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
+sanitized_by ucckpt/recut mount/tree
 require_fuse
 
 run=$tmp/run

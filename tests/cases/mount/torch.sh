@@ -4,6 +4,7 @@
 # those of the training processes (good/README.md).
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
+sanitized_by mount/run mount/weights
 require_fuse
 python=/usr/bin/python3
 "$python" -c 'import torch' 2>"$tmp/why" || skip "no torch for $python: $(tail -n 1 "$tmp/why")"

@@ -5,6 +5,7 @@
 # Without a GPU, both are emulated.
 # shellcheck source=tests/cases/train/train_lib.sh
 . "$(dirname "$0")/train_lib.sh"
+sanitized_by train/sequence train/cuda_shared
 require_train
 
 # Validation uses the whole last tenth of the text, so it is short.

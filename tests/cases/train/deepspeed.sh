@@ -4,6 +4,7 @@
 # of 20 steps on four ranks, saved after step 10, its tokens and its losses (good/README.md).
 # shellcheck source=tests/cases/train/train_lib.sh
 . "$(dirname "$0")/train_lib.sh"
+sanitized_by train/load train/resume
 require_train
 require_fuse
 

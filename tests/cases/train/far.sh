@@ -7,6 +7,7 @@
 require_train
 # shellcheck source=tests/cases/far_lib.sh
 . "$(dirname "$0")/../far_lib.sh"
+sanitized_by train/load remote/http
 
 # 76 parameters; 57 MB with moments.
 f=("${tiny[@]}" --n_layer 6 --n_head 4 --n_embd 256 --train_batch_size 4 --deterministic)

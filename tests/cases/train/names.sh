@@ -5,6 +5,7 @@
 # names and the form of tensors.
 # shellcheck source=tests/cases/train/train_lib.sh
 . "$(dirname "$0")/train_lib.sh"
+sanitized_by train/megatron train/save
 require_train
 require_fuse
 

@@ -4,6 +4,7 @@
 # a mount of the pack.
 # shellcheck source=tests/cases/train/train_lib.sh
 . "$(dirname "$0")/train_lib.sh"
+sanitized_by train/load mount/pack
 require_train
 require_fuse
 

@@ -4,6 +4,7 @@
 # another stage, with the accumulation that the batch requires.
 # shellcheck source=tests/cases/train/train_lib.sh
 . "$(dirname "$0")/train_lib.sh"
+sanitized_by train/parts train/resume
 require_train
 require_fuse
 
