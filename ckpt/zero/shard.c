@@ -26,7 +26,7 @@
 
 #include "ckpt/zero/shard_impl.h"
 
-const char *shard_group_name(const struct shard_reader *r, size_t g)
+const char *flat_group_name(const struct shard_reader *r, size_t g)
 {
 	const struct slice_group *group = &r->c->groups[g];
 
@@ -92,7 +92,7 @@ static int read_state_tensor(const struct shard_reader *r, size_t g, const struc
 		return ERRMSG_FILE(r, is_of_adam(st->name) ? -EBADMSG : -ENOTSUP,
 				   "%s of group %zu (%.100s, ...) has %" PRIu64
 				   " elements, expected %" PRIu64,
-				   st->name, g, shard_group_name(r, g), st->numel, need);
+				   st->name, g, flat_group_name(r, g), st->numel, need);
 	return 0;
 }
 
@@ -279,18 +279,18 @@ static int check_size(const struct shard_reader *r, size_t g, uint64_t filled, u
 				   " elements on this rank, its parameters need"
 				   " %" PRIu64 ": was it partitioned over another"
 				   " number of ranks (sequence parallel)?",
-				   g, shard_group_name(r, g), numel, filled);
+				   g, flat_group_name(r, g), numel, filled);
 	return ERRMSG_FILE(r, -EBADMSG,
 			   "group %zu (%.100s, ...): the fp32 partition has"
 			   " %" PRIu64 " elements, expected %" PRIu64 " or, padded, %" PRIu64,
-			   g, shard_group_name(r, g), numel, filled, padded);
+			   g, flat_group_name(r, g), numel, filled, padded);
 }
 
 static int read_group(const struct shard_reader *r, size_t g, const char *what,
 		      const struct value *fp32, const struct value *state)
 {
 	const struct partition *p = &r->layout->groups[g];
-	struct shard_group *group = &r->s->groups[g];
+	struct flat_group *group = &r->s->groups[g];
 	unsigned ndim;
 	const unsigned part = shard_place(r, g).part;
 	const uint64_t filled = partition_filled(p, part);
@@ -427,7 +427,7 @@ int shard_check_states(const struct shard *s, struct errmsg *err)
 	return 0;
 }
 
-const struct param_state *shard_find_state(const struct shard_group *g, const char *name)
+const struct param_state *shard_find_state(const struct flat_group *g, const char *name)
 {
 	for (size_t i = 0; i < g->states.n; i++)
 		if (strcmp(g->states.v[i].name, name) == 0)
@@ -444,8 +444,8 @@ static bool agree(const struct param_state *a, const struct param_state *b)
 }
 
 /* Return a state of group `a` that contradicts group `b`, or NULL. */
-static const struct param_state *find_other(const struct shard_group *a,
-					    const struct shard_group *b, bool alike)
+static const struct param_state *find_other(const struct flat_group *a,
+					    const struct flat_group *b, bool alike)
 {
 	for (size_t i = 1; i < a->states.n; i++) {
 		const struct param_state *x = &a->states.v[i];
@@ -464,8 +464,8 @@ int shard_check_equal(const struct shard *a, const char *a_name, const struct sh
 		return errmsg_set(err, -EBADMSG, "%s has %zu groups, but %s has %zu", a_name,
 				  a->ngroups, b_name, b->ngroups);
 	for (size_t g = 0; g < a->ngroups && g < b->ngroups; g++) {
-		const struct shard_group *x = &a->groups[g];
-		const struct shard_group *y = &b->groups[g];
+		const struct flat_group *x = &a->groups[g];
+		const struct flat_group *y = &b->groups[g];
 		const struct param_state *other;
 
 		/* Muon keeps no state on a rank that holds only padding. */

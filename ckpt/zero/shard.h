@@ -15,7 +15,7 @@ struct tagdir;
 struct errmsg;
 
 /* A rank's slice of a flat group: states are 1-D tensors in its shard file. */
-struct shard_group {
+struct flat_group {
 	struct param_states states;
 	bool padding;    /* the rank's partition of this group is all padding */
 	bool replicated; /* STATE_FLAT: whole parameters, see partition_whole */
@@ -25,7 +25,7 @@ struct shard_group {
 struct shard {
 	struct arena arena;
 	unsigned rank;
-	struct shard_group *groups;
+	struct flat_group *groups;
 	size_t ngroups;
 	const char *ds_version;
 	bool mapping_ignored; /* param_slice_mappings contradict param_shapes */
@@ -55,7 +55,7 @@ void shard_done(struct shard *s);
 int shard_check_states(const struct shard *s, struct errmsg *err);
 
 /* Return the state with that name, or NULL. */
-const struct param_state *shard_find_state(const struct shard_group *g, const char *name);
+const struct param_state *shard_find_state(const struct flat_group *g, const char *name);
 
 /* Check that two ranks agree on the numbers among their states, such as steps, and if `alike`,
  * because they have slices of the same parameters, also on the names and types of states.

@@ -29,7 +29,7 @@ static inline struct rank_place shard_place(const struct shard_reader *r, size_t
 }
 
 /* Return the name of the first parameter of group g, for messages. */
-const char *shard_group_name(const struct shard_reader *r, size_t g);
+const char *flat_group_name(const struct shard_reader *r, size_t g);
 
 /* Can a state have this name?  It becomes a file name beside fp32.pt. */
 bool shard_is_state_name(const char *name);

@@ -47,7 +47,7 @@ static int check_size(const struct shard_reader *r, const struct tag_file *f, co
 	return errmsg_set(r->err, -EBADMSG,
 			  "%s: has %" PRIu64 " bytes, but the %" PRIu64
 			  " elements of %s of group %zu (%.100s, ...) take %" PRIu64,
-			  f->path, f->file.size, need, what, g, shard_group_name(r, g), bytes);
+			  f->path, f->file.size, need, what, g, flat_group_name(r, g), bytes);
 }
 
 int shard_find_nvme(const struct shard_reader *r, const struct value *v, const char *what, size_t g,
@@ -63,7 +63,7 @@ int shard_find_nvme(const struct shard_reader *r, const struct value *v, const c
 			r, -EBADMSG,
 			"%s of group %zu (%.100s, ...) has no elements on this rank, and does not"
 			" say to which file it was offloaded",
-			what, g, shard_group_name(r, g));
+			what, g, flat_group_name(r, g));
 	if (d->mp_degree > 1)
 		return ERRMSG_FILE(
 			r, -ENOTSUP,
@@ -74,7 +74,7 @@ int shard_find_nvme(const struct shard_reader *r, const struct value *v, const c
 		return errmsg_set(r->err, -EBADMSG,
 				  "%s/" NAMES_SWAP_DIR
 		"/rank%02u/%s: is missing: %s of group %zu (%.100s, ...) was offloaded to NVMe",
-				  d->path, r->s->rank, name, what, g, shard_group_name(r, g));
+				  d->path, r->s->rank, name, what, g, flat_group_name(r, g));
 	if (st->dtype != DTYPE_F32)
 		return ERRMSG_FILE(r, -ENOTSUP, "%s of group %zu was offloaded to NVMe as %s", what,
 				   g, dtype_name(st->dtype));

@@ -129,7 +129,7 @@ static int check_expert_group(const struct shard_reader *r, size_t g)
 		return 0;
 	return ERRMSG_FILE(r, -EBADMSG,
 			   "param_groups[%zu] is not the group of experts (%s) that holds %.100s",
-			   g, name, shard_group_name(r, g));
+			   g, name, flat_group_name(r, g));
 }
 
 /* Return the position of `name` in the group, searching from `from` on. */
@@ -246,7 +246,7 @@ static int check_partition_group(const struct shard_reader *r, size_t g)
 	return ERRMSG_FILE(r, -EBADMSG,
 			   "ds_zero_partition_groups does not say"
 			   " that sub-group %zu (%.100s) is cut over %u ranks, one in %u",
-			   g, shard_group_name(r, g), s->ranks, rank_stripe_step(s));
+			   g, flat_group_name(r, g), s->ranks, rank_stripe_step(s));
 }
 
 int shard_check_partition(const struct shard_reader *r, size_t g)

@@ -58,7 +58,7 @@ static int add_part(const struct zero_checkpoint *r, const struct part_run *run,
 	const struct rank_stripe *stripe = &l->stripe[s->group];
 	const unsigned rank = rank_stripe_rank(stripe, run->ep, part);
 	const unsigned number = zero_shard_number(r, lane_of(s, stripe, rank), rank / stripe->lanes);
-	const struct shard_group *g = &r->shards[number].groups[s->group];
+	const struct flat_group *g = &r->shards[number].groups[s->group];
 	const struct param_state *flat = shard_find_state(g, run->state->name);
 	const struct fragment f =
 		whole ? partition_whole(p, s->index, part) : partition_fragment(p, s->index, part);

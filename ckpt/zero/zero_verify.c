@@ -302,7 +302,7 @@ static uint64_t least_bytes(const struct zero_checkpoint *r, size_t number)
 	uint64_t bytes = 0;
 
 	for (size_t g = 0; s && g < s->ngroups; g++) {
-		const struct shard_group *x = &s->groups[g];
+		const struct flat_group *x = &s->groups[g];
 		const uint64_t numel = partition_filled(
 			&l->groups[g], rank_stripe_place(&l->stripe[g], mp, rank).part);
 

@@ -62,7 +62,7 @@ struct load_tensor {
 int load_table_begin(struct load_tensor *t, const char *state, struct errmsg *err);
 int load_universal_begin(struct load_tensor *t, const char *state, struct errmsg *err);
 
-/* Call load_known for each parameter that the optimizer owns, until it fails.  A universal
+/* Call load_is_param for each parameter that the optimizer owns, until it fails.  A universal
  * checkpoint has one file per parameter: also check that all parameters of the model exist. */
 int load_table_check(const struct load *l, struct errmsg *err);
 int load_universal_check(const struct load *l, struct errmsg *err);
@@ -72,11 +72,11 @@ int load_tensor_find(struct load_tensor *t, uint64_t first, size_t n, float *to,
 		     struct errmsg *err);
 
 /* Check that the model has a parameter of this name.  -EINVAL if not. */
-int load_known(const struct load *l, const char *param, struct errmsg *err);
+int load_is_param(const struct load *l, const char *param, struct errmsg *err);
 
 /* Return -ENOENT with a message that the checkpoint lacks a parameter of the model (`state` is
  * NULL) or a state. */
-int load_lacks(const struct load *l, const char *param, const char *state, struct errmsg *err);
+int load_missing(const struct load *l, const char *param, const char *state, struct errmsg *err);
 
 /* Return the path of a name below `dir`.  -ENAMETOOLONG. */
 int load_path(char path[PATH_MAX], const char *dir, const char *name, struct errmsg *err);

@@ -207,7 +207,7 @@ static enum decay find_decay(const struct value *groups)
 
 /* Take the hyperparameters of the first group.  DeepSpeed restores all of them, too; torch's Adam
  * and uctrain store the kind of Adam. */
-static int take_groups(struct load *l, const char *file, const struct value *groups)
+static int read_param_groups(struct load *l, const char *file, const struct value *groups)
 {
 	struct optimizer_config *const o = &l->metadata.optimizer;
 	const enum decay decay = find_decay(groups);
@@ -247,7 +247,7 @@ static bool get_count(const struct value *dict, const char *key, int64_t *out)
 
 /* Take the loss scaler of ZeRO, or of FP16_UnfusedOptimizer, which stores the numbers in its dict
  * and has no hysteresis. */
-static void take_scaler(const struct value *dict, struct load_result *got)
+static void read_loss_scaler(const struct value *dict, struct load_result *got)
 {
 	const struct value *object = value_find(dict, "loss_scaler");
 	struct loss_scaler s = { .dynamic = true, .hysteresis = 1, .patience = 1, .minimum = 1 };
@@ -277,9 +277,9 @@ static int take_optimizer(struct load *l, const char *file, const struct ptfile 
 	const struct value *groups = value_find(inner_optimizer(dict), KEY_PARAM_GROUPS)
 					     ?: value_find(dict, KEY_PARAM_GROUPS);
 	struct value *step = value_find(value_item(groups, 0), "step");
-	int rc = take_groups(l, file, groups);
+	int rc = read_param_groups(l, file, groups);
 
-	take_scaler(dict, l->got);
+	read_loss_scaler(dict, l->got);
 	if (rc || !step)
 		return rc;
 	rc = take_step(l, pt, step);

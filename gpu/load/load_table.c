@@ -61,7 +61,7 @@ int load_table_begin(struct load_tensor *t, const char *state, struct errmsg *er
 	int rc;
 
 	if (!slice)
-		return load_lacks(l, t->name, NULL, err);
+		return load_missing(l, t->name, NULL, err);
 	rc = l->table->ops->states(l->table, p, &states, err);
 	if (rc)
 		return rc;
@@ -72,7 +72,7 @@ int load_table_begin(struct load_tensor *t, const char *state, struct errmsg *er
 	if (!found && states->refused)
 		return errmsg_set(err, states->refused_rc, "%s", states->refused);
 	if (!found)
-		return load_lacks(l, t->name, state, err);
+		return load_missing(l, t->name, state, err);
 	tensor_init(&t->tensor, found->dtype, l->cut ? slice->shape : p->shape,
 		    l->cut ? slice->ndim : p->ndim, false);
 	t->sorted_thirds = !l->cut && p->merge.rule == MERGE_THREE_SUB_PARAMS;
@@ -102,6 +102,6 @@ int load_table_check(const struct load *l, struct errmsg *err)
 		return errmsg_set(err, -ENOENT, "%s", first.text);
 	for (size_t i = 0; i < c->nparams && !rc; i++)
 		if (c->params[i].first)
-			rc = load_known(l, c->params[i].name, err);
+			rc = load_is_param(l, c->params[i].name, err);
 	return rc;
 }

@@ -401,7 +401,7 @@ static int load_batch(struct batch *b)
 	return rc;
 }
 
-int load_known(const struct load *l, const char *param, struct errmsg *err)
+int load_is_param(const struct load *l, const char *param, struct errmsg *err)
 {
 	for (size_t i = 0; i < l->whole.nparams; i++)
 		if (strcmp(l->tensors[i].name, param) == 0)
@@ -412,7 +412,7 @@ int load_known(const struct load *l, const char *param, struct errmsg *err)
 		l->got->path, param);
 }
 
-int load_lacks(const struct load *l, const char *param, const char *state, struct errmsg *err)
+int load_missing(const struct load *l, const char *param, const char *state, struct errmsg *err)
 {
 	if (state)
 		return errmsg_set(err, -ENOENT, "%s: has no %s of %s", l->got->path, state, param);

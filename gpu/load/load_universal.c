@@ -178,7 +178,7 @@ static int check_entry(void *ctx, size_t i, struct errmsg *err)
 		return check_head(l, err);
 	snprintf(full, sizeof(full), "%s%s", l->skip ? PREFIX : "", name);
 	rc = set_path(l, name, "exp_avg", path, err);
-	return rc || io_stat(l->o->u, path, 0, &a, NULL, NULL) ? rc : load_known(l, full, err);
+	return rc || io_stat(l->o->u, path, 0, &a, NULL, NULL) ? rc : load_is_param(l, full, err);
 }
 
 int load_universal_check(const struct load *l, struct errmsg *err)
@@ -193,7 +193,7 @@ int load_universal_check(const struct load *l, struct errmsg *err)
 		return rc;
 	for (size_t i = 0; i < l->whole.nparams && !rc; i++)
 		if (!dirlist_find(&names.dir, l->tensors[i].name + names.l->skip))
-			rc = load_lacks(l, l->tensors[i].name, NULL, err);
+			rc = load_missing(l, l->tensors[i].name, NULL, err);
 	if (!rc)
 		rc = parallel_far(names.dir.n, 1, check_entry, &names, err);
 	dirlist_done(&names.dir);
