@@ -22,10 +22,12 @@
 #include "ckpt/format/value.h"
 #include "ckpt/table/geometry_impl.h"
 
-/* Limits of a map: different scales, pieces, pieces that have the same element. */
+/* Limits of a map: different scales, pieces, pieces that have the same element, and ranks looked at
+ * in their locations.  A pickle may repeat a list at the cost of a few bytes. */
 #define SCALES_MAX 256u
 #define PIECES_MAX 65536u
 #define OVERLAPS_MAX 256u
+#define LOCATIONS_MAX ((uint64_t)1 << 28)
 
 struct piece {
 	uint32_t source; /* rank of the slice */
@@ -42,7 +44,20 @@ struct piece {
 struct pieces {
 	struct piece *v;
 	size_t n, cap;
+	size_t seen;      /* of the map, also those that are not read */
+	uint64_t looked;  /* ranks in locations, as often as they were looked at */
 };
+
+/* Count the ranks of a piece's locations, which will be looked at. */
+static int count_locations(const struct geometry_args *j, uint64_t *looked, const struct piece *p)
+{
+	*looked += p->locations ? p->locations->n : 0;
+	return *looked <= LOCATIONS_MAX
+		       ? 0
+		       : errmsg_set(j->err, -E2BIG,
+				"parameter %s: the pieces of its affine map have too many locations",
+				    j->p->name);
+}
 
 static bool get_counts(const struct value *v, uint64_t *out, size_t *n)
 {
@@ -168,7 +183,6 @@ static bool parse_piece(const struct geometry_args *j, const struct value *v, st
 	p->locations = value_find_items(v, "locations");
 	if (p->locations && p->locations->n > j->p->nslices)
 		return false;
-	p->turn = find_turn(p, j->p->merge.replica);
 	return !p->numel || (box_fits(p, p->so, p->ss, j->g->numel) &&
 			     box_fits(p, p->from, p->ds, geometry_numel(j, p->source)));
 }
@@ -181,21 +195,25 @@ static int affine_add_piece(struct pieces *l, const struct geometry_args *j, con
 	struct geometry *g = j->g;
 	int rc;
 
+	if (l->seen++ == PIECES_MAX)
+		return errmsg_set(j->err, -E2BIG,
+				  "parameter %s: its affine map has more than %u pieces", j->p->name,
+				  PIECES_MAX);
 	if (!parse_piece(j, v, &p))
 		return GEOMETRY_BAD(j,
 			"a piece of its affine map lies outside of it or of the slice of rank %u",
 				    rank);
 	if (p.locations && p.locations->n > g->replicas)
 		g->replicas = p.locations->n;
+	rc = count_locations(j, &l->looked, &p);
+	if (rc)
+		return rc;
+	p.turn = find_turn(&p, j->p->merge.replica);
 	if (!p.numel || (p.turn && !all))
 		return 0;
 	rc = get_scale(j, v, &p.scale);
 	if (rc)
 		return rc;
-	if (l->n == PIECES_MAX)
-		return errmsg_set(j->err, -E2BIG,
-				  "parameter %s: its affine map has more than %u pieces", j->p->name,
-				  PIECES_MAX);
 	if (!array_reserve(&l->v, &l->cap, l->n + 1, sizeof(*l->v)))
 		return -ENOMEM;
 	l->v[l->n++] = p;
@@ -219,7 +237,7 @@ static int read_pieces(struct pieces *l, const struct geometry_args *j, bool all
 
 	if (!ranks)
 		return GEOMETRY_BAD(j, "its affine map has no ranks");
-	l->n = 0;
+	l->n = l->seen = 0;
 	for (size_t i = 0; !rc && i < ranks->n; i++) {
 		const struct value_seq *pieces = value_find_items(ranks->v[i].val, "pieces");
 		uint64_t r;
@@ -358,20 +376,28 @@ static int lay_out(const struct geometry_args *j, struct pieces *l, bool all)
 /* The runs that have an element, of all runs in order. */
 struct overlap {
 	const struct geometry_args *j;
-	const struct pieces *l;
+	struct pieces *l;
 	const struct geometry_segment *runs;
 	size_t n, next; /* runs from `next` on begin after the element */
 	const struct geometry_segment *here[OVERLAPS_MAX];
 	size_t nhere;
 };
 
-/* May two pieces have the same elements? */
-static bool may_share(const struct piece *p, const struct piece *q)
+/* Check that two pieces, which have element `at`, may share it. */
+static int check_share(struct overlap *o, const struct piece *p, const struct piece *q, uint64_t at)
 {
-	return p->source == q->source ||
-	       (p->locations && q->locations &&
-		find_replica(p, q->source) < p->locations->n &&
-		find_replica(q, p->source) < q->locations->n);
+	int rc;
+
+	if (p->source == q->source)
+		return 0;
+	rc = count_locations(o->j, &o->l->looked, p) ?: count_locations(o->j, &o->l->looked, q);
+	if (rc || (p->locations && q->locations &&
+		   find_replica(p, q->source) < p->locations->n &&
+		   find_replica(q, p->source) < q->locations->n))
+		return rc;
+	return GEOMETRY_BAD(o->j,
+		"the pieces of its affine map overlap: ranks %u and %u have element %llu, and their locations do not say so",
+			    q->source, p->source, (unsigned long long)at);
 }
 
 /* Find the runs that have element `at`. */
@@ -386,12 +412,12 @@ static int move_to(struct overlap *o, uint64_t at)
 	for (; o->next < o->n && o->runs[o->next].at == at; o->next++) {
 		const struct geometry_segment *run = &o->runs[o->next];
 
-		for (size_t i = 0; i < o->nhere; i++)
-			if (!may_share(&o->l->v[run->scale], &o->l->v[o->here[i]->scale]))
-				return GEOMETRY_BAD(o->j,
-		"the pieces of its affine map overlap: ranks %u and %u have element %llu, and their locations do not say so",
-						    o->here[i]->source, run->source,
-						    (unsigned long long)at);
+		int rc = 0;
+
+		for (size_t i = 0; !rc && i < o->nhere; i++)
+			rc = check_share(o, &o->l->v[run->scale], &o->l->v[o->here[i]->scale], at);
+		if (rc)
+			return rc;
 		if (o->nhere == OVERLAPS_MAX)
 			return errmsg_set(o->j->err, -E2BIG,
 				"parameter %s: more than %u pieces of its affine map have element %llu",
@@ -424,7 +450,7 @@ static const struct geometry_segment *choose(const struct overlap *o, uint64_t *
 }
 
 /* Replace runs that overlap by those that are read. */
-static int resolve(const struct geometry_args *j, const struct pieces *l)
+static int resolve(const struct geometry_args *j, struct pieces *l)
 {
 	struct geometry *g = j->g;
 	struct geometry_segment *runs = g->segs;

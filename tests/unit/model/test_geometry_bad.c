@@ -234,6 +234,53 @@ static void runs_beyond_number_are_refused(void **state)
 	}
 }
 
+/* A pickle repeats a piece, or the ranks that hold it, at the cost of a few bytes.  Pieces without
+ * elements and the locations of all pieces count, too. */
+static int init_repeated(unsigned npieces, unsigned nlocations, struct errmsg *err)
+{
+	static const uint64_t shape[] = { 4 };
+	const struct slice slice = { .ndim = 1, .shape = shape, .numel = 4 };
+	const struct slice **slices = calloc(nlocations, sizeof(*slices));
+	struct mkpt m = { 0 };
+	struct value *map = literal_value(
+		&m, ONE_RANK("[4]", PIECE("[4]", "[0,[1]]", "[0,[1]]") "," HELD("[0]", "0", "[0]")));
+	struct value *pieces = value_find(value_find(map, "ranks")->dict.v[0].val, "pieces");
+	struct value *empty = pieces->seq.v[1], *locations = value_find(empty, "locations");
+	const struct param p = { .name = "w",
+				 .first = &slice,
+				 .slices = slices,
+				 .nslices = nlocations,
+				 .merge = { .rule = MERGE_AFFINE, .spec = map } };
+	struct geometry g;
+	int rc;
+
+	for (unsigned i = 0; i < nlocations; i++)
+		slices[i] = &slice;
+	for (unsigned i = 1; i < nlocations; i++)
+		mkpt_add(&m, locations, mkpt_int(&m, i));
+	for (unsigned i = 2; i < npieces; i++)
+		mkpt_add(&m, pieces, empty);
+	rc = geometry_init(&g, &p, err);
+	if (!rc)
+		geometry_done(&g);
+	mkpt_done(&m);
+	free(slices);
+	return rc;
+}
+
+static void repeated_pieces_are_bounded(void **state)
+{
+	struct errmsg err = { "" };
+
+	assert_int_equal(init_repeated(65536, 1, &err), 0);
+	assert_int_equal(init_repeated(65537, 1, &err), -E2BIG);
+	assert_string_equal(err.text, "parameter w: its affine map has more than 65536 pieces");
+	assert_int_equal(init_repeated(32769, 8192, &err), 0);
+	assert_int_equal(init_repeated(32770, 8192, &err), -E2BIG);
+	assert_string_equal(err.text,
+			    "parameter w: the pieces of its affine map have too many locations");
+}
+
 /* One piece per element, each with its own scale. */
 static int init_scales(unsigned n, double first, struct errmsg *err)
 {
@@ -285,6 +332,7 @@ int main(void)
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(what_does_not_fit_is_refused),
 		cmocka_unit_test(runs_beyond_number_are_refused),
+		cmocka_unit_test(repeated_pieces_are_bounded),
 		cmocka_unit_test(scales_are_bounded),
 	};
 
