@@ -194,6 +194,7 @@ static int compare_map(struct param *p, bool *same, uint32_t *sum, struct errmsg
 	}
 	*sum = crc32_add(*sum, g.segs, g.nsegs * sizeof(*g.segs));
 	*sum = crc32_add(*sum, g.stride, g.nsources * sizeof(*g.stride));
+	*sum = crc32_add(*sum, g.scales, g.nscales * sizeof(*g.scales));
 	geometry_done(&g);
 	return rc;
 }
@@ -210,7 +211,7 @@ static int read_map(const struct reader *r, struct expert_layer *l, const struct
 	struct errmsg why = { "" };
 	struct tensor t;
 	struct slice s;
-	bool same;
+	bool same = false;
 	int rc;
 
 	if (!slices)

@@ -13,6 +13,7 @@
 #include "ckpt/table/geometry.h"
 #include "ckpt/table/merge_rules.h"
 #include "ckpt/views/plan.h"
+#include "tests/make/literal.h"
 #include "tests/make/mkckpt.h"
 #include "tests/support/context.h"
 #include "tests/support/random.h"
@@ -304,6 +305,40 @@ static void check_mixture(uint64_t number)
 	free(x);
 }
 
+/* Read what a rank records of a layer of two experts, which are stored with a scale. */
+static void read_scaled(struct experts *x, struct arena *a, struct mkpt *m, const char *scale)
+{
+	struct errmsg err = { "" };
+	char text[1024];
+
+	snprintf(text, sizeof(text),
+		 "{'num_experts': [2], 'ds_autoep_layers': [{'moe_layer_id': 0,"
+		 " 'expert_key_prefix': 'm.experts', 'num_experts': 2, 'num_local_experts': 1,"
+		 " 'ep_size': 2, 'affine_maps': {'version': 1, 'params': {'m.experts.w1':"
+		 " {'logical_shape': [2, 3], 'ranks': {"
+		 "0: {'pieces': [{'shape': [3], 'source': [0, [1]], 'dest': [0, [1]], 'scale': %s}]},"
+		 "1: {'pieces': [{'shape': [3], 'source': [3, [1]], 'dest': [0, [1]], 'scale': %s}]}"
+		 "}}}}}]}",
+		 scale, scale);
+	if (experts_init(x, a, literal_value(m, text), false, "f", &err))
+		fail_msg("%s", err.text);
+}
+
+static void ranks_must_agree_on_scales(void **state)
+{
+	struct arena a = { 0 };
+	struct mkpt m = { 0 };
+	struct experts x, y, z;
+
+	read_scaled(&x, &a, &m, "2.0");
+	read_scaled(&y, &a, &m, "2.0");
+	read_scaled(&z, &a, &m, "4.0");
+	assert_true(experts_equal(&x, &y));
+	assert_false(experts_equal(&x, &z));
+	mkpt_done(&m);
+	arena_done(&a);
+}
+
 static void any_mixture_is_put_together_again(void **state)
 {
 	for (uint64_t number = 1; number <= 120; number++)
@@ -317,6 +352,7 @@ int main(void)
 		cmocka_unit_test(names_are_taken_apart_and_made),
 		cmocka_unit_test(experts_are_in_the_order_of_their_numbers),
 		cmocka_unit_test(ranks_must_hold_what_the_layer_says),
+		cmocka_unit_test(ranks_must_agree_on_scales),
 		cmocka_unit_test(any_mixture_is_put_together_again),
 	};
 
