@@ -71,8 +71,13 @@ struct reader {
 	bool zero3;
 	const char *file;
 	size_t i; /* index of the entry in ds_autoep_layers */
+	/* Numbers up to this entry, which a pickle may repeat without growing: of experts on all
+	 * ranks, and of affine maps. */
+	unsigned placed, maps;
 	struct errmsg *err;
 };
+
+#define MAPS_MAX 16384u
 
 #define AUTOEP_FAIL(r, rc, fmt, ...) \
 	ERRMSG_FILE(r, rc, "ds_autoep_layers[%zu]: " fmt, (r)->i, ##__VA_ARGS__)
@@ -165,8 +170,6 @@ static int read_placement(const struct reader *r, struct expert_layer *l, const 
 		return rc;
 	if (!ranks || ranks->n != l->degree)
 		return AUTOEP_FAIL(r, -EBADMSG, "expert_placement does not list the ranks");
-	if ((uint64_t)l->degree * l->local > EXPERTS_MAX)
-		return AUTOEP_FAIL(r, -E2BIG, "more than %u experts on all ranks", EXPERTS_MAX);
 	l->places = places = arena_alloc(r->a, l->n * sizeof(*places));
 	l->numbers = arena_alloc(r->a, l->degree * l->local * sizeof(*l->numbers));
 	if (!places || !l->numbers)
@@ -201,9 +204,9 @@ static int compare_map(struct param *p, bool *same, uint32_t *sum, struct errmsg
 
 /* Read the affine map of a parameter.  It is kept if the layer does not imply it, and for replicas to
  * be compared. */
-static int read_map(const struct reader *r, struct expert_layer *l, const struct value_pair *map)
+static int read_map(const struct reader *r, struct expert_layer *l, const struct slice **slices,
+		    const struct value_pair *map)
 {
-	const struct slice **slices = arena_alloc(r->a, l->degree * sizeof(*slices));
 	struct param p = { .name = value_cstr(map->key),
 			   .slices = slices,
 			   .nslices = l->degree,
@@ -214,8 +217,6 @@ static int read_map(const struct reader *r, struct expert_layer *l, const struct
 	bool same = false;
 	int rc;
 
-	if (!slices)
-		return errmsg_nomem(r->err, r->file);
 	rc = tensor_set_shape(&t, value_find(map->val, "logical_shape"), NULL);
 	if (rc || !t.numel || !t.ndim || t.shape[0] != l->n)
 		return AUTOEP_FAIL(r, -EBADMSG, "affine_maps: %s: is not of %u experts", p.name, l->n);
@@ -241,14 +242,23 @@ static int read_map(const struct reader *r, struct expert_layer *l, const struct
 		       : errmsg_nomem(r->err, r->file);
 }
 
-static int read_maps(const struct reader *r, struct expert_layer *l, const struct value *entry)
+static int read_maps(struct reader *r, struct expert_layer *l, const struct value *entry)
 {
 	const struct value *all = value_find(entry, "affine_maps");
 	const struct value_dict *maps = value_find_pairs(all, "params");
+	const struct slice **slices;
 	int rc = value_find(all, "version") ? expect(r, all, "version", MAPS_VERSION) : 0;
 
-	for (size_t i = 0; !rc && maps && i < maps->n; i++)
-		rc = read_map(r, l, &maps->v[i]);
+	if (rc || !maps)
+		return rc;
+	if (maps->n > MAPS_MAX - r->maps)
+		return AUTOEP_FAIL(r, -E2BIG, "affine_maps: more than %u in all layers", MAPS_MAX);
+	r->maps += (unsigned)maps->n;
+	slices = arena_alloc(r->a, l->degree * sizeof(*slices));
+	if (!slices)
+		return errmsg_nomem(r->err, r->file);
+	for (size_t i = 0; !rc && i < maps->n; i++)
+		rc = read_map(r, l, slices, &maps->v[i]);
 	return rc;
 }
 
@@ -262,7 +272,7 @@ static int check_format(const struct reader *r, const struct value *entry)
 	return r->zero3 ? expect(r, entry, "checkpoint_format_version", ZERO3_FORMAT_VERSION) : 0;
 }
 
-static int read_layer(const struct reader *r, const struct value *entry)
+static int read_layer(struct reader *r, const struct value *entry)
 {
 	const struct value *prefix = value_find(entry, "expert_key_prefix");
 	struct expert_layer *l;
@@ -283,6 +293,10 @@ static int read_layer(const struct reader *r, const struct value *entry)
 	     check_format(r, entry);
 	if (rc)
 		return rc;
+	if ((uint64_t)l->degree * l->local > EXPERTS_MAX - r->placed)
+		return AUTOEP_FAIL(r, -E2BIG, "more than %u experts on the ranks of all layers",
+				   EXPERTS_MAX);
+	r->placed += l->degree * l->local;
 	if (!value_is_cstr(prefix) || !prefix->str.len || prefix->str.len > EXPERT_NAME_MAX / 2)
 		return AUTOEP_FAIL(r, -EBADMSG, "expert_key_prefix is no name");
 	l->prefix = arena_strdup(r->a, prefix->str.p);

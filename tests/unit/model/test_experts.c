@@ -339,6 +339,64 @@ static void ranks_must_agree_on_scales(void **state)
 	arena_done(&a);
 }
 
+/* Fill `text` with `layers` layers of `ranks` ranks with `maps` affine maps each. */
+static void write_repeated(struct bytebuf *text, unsigned layers, unsigned ranks, unsigned maps)
+{
+	text->len = 0;
+	bytebuf_add_format(text, "{'num_experts': [");
+	for (unsigned i = 0; i < layers; i++)
+		bytebuf_add_format(text, "1,");
+	bytebuf_add_format(text, "], 'ds_autoep_layers': [");
+	for (unsigned i = 0; i < layers; i++) {
+		bytebuf_add_format(text,
+				   "{'moe_layer_id': %u, 'expert_key_prefix': 'm', 'num_experts': 1,"
+				   " 'num_local_experts': 1, 'ep_size': %u, 'expert_placement':"
+				   " {'version': 1, 'num_experts': 1, 'ep_size': %u, 'ranks': [",
+				   i, ranks, ranks);
+		for (unsigned k = 0; k < ranks; k++)
+			bytebuf_add_format(text, "{'rank': %u, 'experts': [0]},", k);
+		bytebuf_add_format(text, "]}, 'affine_maps': {'version': 1, 'params': {");
+		for (unsigned k = 0; k < maps; k++)
+			bytebuf_add_format(text,
+					   "'w%u': {'logical_shape': [1, 3], 'ranks': {0: {'pieces':"
+					   " [{'shape': [3], 'source': [0, [1]], 'dest': [0, [1]]}]}}},",
+					   k);
+		bytebuf_add_format(text, "}}},");
+	}
+	bytebuf_add_format(text, "]}");
+	bytebuf_add_u8(text, 0);
+}
+
+static void what_a_pickle_repeats_is_bounded(void **state)
+{
+	static const struct {
+		unsigned layers, ranks, maps;
+		const char *why; /* NULL: accepted */
+	} cases[] = {
+		{ 2, 1, 10, NULL },
+		{ 2, 500001, 0, "more than 1000000 experts on the ranks of all layers" },
+		{ 2, 1, 8193, "affine_maps: more than 16384 in all layers" },
+	};
+
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		struct bytebuf text = { 0 };
+		struct arena a = { 0 };
+		struct mkpt m = { 0 };
+		struct errmsg err = { "" };
+		struct experts x;
+		int rc;
+
+		write_repeated(&text, cases[i].layers, cases[i].ranks, cases[i].maps);
+		rc = experts_init(&x, &a, literal_value(&m, (char *)text.data), false, "f", &err);
+		if (rc != (cases[i].why ? -E2BIG : 0) ||
+		    (rc && !strstr(err.text, cases[i].why)))
+			fail_msg("case %zu: %d: %s", i, rc, err.text);
+		mkpt_done(&m);
+		arena_done(&a);
+		bytebuf_done(&text);
+	}
+}
+
 static void any_mixture_is_put_together_again(void **state)
 {
 	for (uint64_t number = 1; number <= 120; number++)
@@ -353,6 +411,7 @@ int main(void)
 		cmocka_unit_test(experts_are_in_the_order_of_their_numbers),
 		cmocka_unit_test(ranks_must_hold_what_the_layer_says),
 		cmocka_unit_test(ranks_must_agree_on_scales),
+		cmocka_unit_test(what_a_pickle_repeats_is_bounded),
 		cmocka_unit_test(any_mixture_is_put_together_again),
 	};
 
