@@ -1,7 +1,7 @@
 # What several tests share: the reference checkpoints, comparisons, tables.
 # Uses make, ckpt/ and gpu/.
 tests_libmk_a_SOURCES += \
-	%D%/unit.h %D%/context.h %D%/random.h \
+	%D%/unit.h %D%/context.h %D%/random.h %D%/sampled.h \
 	%D%/realfiles.h %D%/realfiles.c \
 	%D%/goodcase.h %D%/goodcase.c \
 	%D%/walk.h %D%/walk.c

@@ -89,8 +89,9 @@ explained() {
 		fail "said '$(cat "$tmp/out")', not '$1'"
 }
 if [ "$(id -u)" -eq 0 ] && unshare -m true 2>/dev/null; then
+	# The mount point may be in /dev/shm, which disappears.
 	# shellcheck disable=SC2016 # for the inner shell
-	unshare -m sh -c 'mount -t tmpfs tmpfs /dev && "$@"' sh \
+	unshare -m sh -c 'mount -t tmpfs tmpfs /dev && mkdir -p "$3" && "$@"' sh \
 		"$(command -v ucfs)" "$tag" "$mnt" >"$tmp/out" 2>&1 && fail "mounted without /dev/fuse"
 	explained "there is no /dev/fuse: load .* 'modprobe fuse', .*--device /dev/fuse"
 	if command -v setpriv >/dev/null; then
