@@ -205,27 +205,23 @@ static int compare_map(struct param *p, bool *same, uint32_t *sum, struct errmsg
 /* Read the affine map of a parameter.  It is kept if the layer does not imply it, and for replicas to
  * be compared. */
 static int read_map(const struct reader *r, struct expert_layer *l, const struct slice **slices,
-		    const struct value_pair *map)
+		    struct slice *own, const struct value_pair *map)
 {
 	struct param p = { .name = value_cstr(map->key),
 			   .slices = slices,
 			   .nslices = l->degree,
+			   .first = own,
 			   .merge = { .rule = MERGE_EXPERTS, .experts = l, .spec = map->val } };
 	struct errmsg why = { "" };
 	struct tensor t;
-	struct slice s;
 	bool same = false;
-	int rc;
+	int rc = tensor_set_shape(&t, value_find(map->val, "logical_shape"), NULL);
 
-	rc = tensor_set_shape(&t, value_find(map->val, "logical_shape"), NULL);
 	if (rc || !t.numel || !t.ndim || t.shape[0] != l->n)
 		return AUTOEP_FAIL(r, -EBADMSG, "affine_maps: %s: is not of %u experts", p.name, l->n);
 	/* A rank has `local` of the experts, in the shape that they have in the whole. */
 	t.shape[0] = l->local;
-	s = (struct slice){ .ndim = t.ndim, .shape = t.shape, .numel = t.numel / l->n * l->local };
-	for (unsigned i = 0; i < l->degree; i++)
-		slices[i] = &s;
-	p.first = &s;
+	*own = (struct slice){ .ndim = t.ndim, .shape = t.shape, .numel = t.numel / l->n * l->local };
 	rc = compare_map(&p, &same, &l->maps_sum, &why);
 	if (rc)
 		return AUTOEP_FAIL(r, rc, "affine_maps: %s", why.text);
@@ -246,7 +242,8 @@ static int read_maps(struct reader *r, struct expert_layer *l, const struct valu
 {
 	const struct value *all = value_find(entry, "affine_maps");
 	const struct value_dict *maps = value_find_pairs(all, "params");
-	const struct slice **slices;
+	const struct slice **slices; /* of all ranks: `own`, with the shape of each parameter in turn */
+	struct slice own;
 	int rc = value_find(all, "version") ? expect(r, all, "version", MAPS_VERSION) : 0;
 
 	if (rc || !maps)
@@ -257,8 +254,10 @@ static int read_maps(struct reader *r, struct expert_layer *l, const struct valu
 	slices = arena_alloc(r->a, l->degree * sizeof(*slices));
 	if (!slices)
 		return errmsg_nomem(r->err, r->file);
+	for (unsigned i = 0; i < l->degree; i++)
+		slices[i] = &own;
 	for (size_t i = 0; !rc && i < maps->n; i++)
-		rc = read_map(r, l, slices, &maps->v[i]);
+		rc = read_map(r, l, slices, &own, &maps->v[i]);
 	return rc;
 }
 

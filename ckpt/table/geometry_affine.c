@@ -411,7 +411,6 @@ static int move_to(struct overlap *o, uint64_t at)
 	o->nhere = left;
 	for (; o->next < o->n && o->runs[o->next].at == at; o->next++) {
 		const struct geometry_segment *run = &o->runs[o->next];
-
 		int rc = 0;
 
 		for (size_t i = 0; !rc && i < o->nhere; i++)

@@ -6,7 +6,7 @@
  * its page cache.  For all others it forwards each read, up to 1 MiB.  The
  * reply consists of pieces of mapped shards and is written to the kernel in one
  * call, without a copy in this process.  After the reply, while the reader
- * processes the bytes, the shards are checked once more, and the bytes are added to the
+ * processes the bytes, the shards are checked a second time, and the bytes are added to the
  * file's checksum.
  */
 #include <assert.h>

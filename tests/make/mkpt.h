@@ -40,7 +40,7 @@ struct value *mkpt_list(struct mkpt *m);
 struct value *mkpt_tuple(struct mkpt *m, size_t n, ...);
 
 /* Calls callable(*args), and cls.__new__(cls) with a state. */
-/* A tensor with an attribute, as in ZeRO-3: it is wrapped once more. */
+/* A tensor with an attribute, as in ZeRO-3, which wraps the tensor in another call. */
 struct value *mkpt_attribute(struct mkpt *m, struct value *tensor,
 			     const char *name, struct value *v);
 struct value *mkpt_reduce(struct mkpt *m, struct value *callable,

@@ -41,7 +41,7 @@ struct made {
 
 /* Make `n` storages of several random runs each; the third is empty. */
 void made_file(const struct made_shards *f, struct made *m, size_t n, bool sums, uint64_t seed);
-/* Open the same file once more. */
+/* Open the file of `of` a second time. */
 void made_again(const struct made_shards *f, struct made *m, struct made *of, uint64_t seed);
 void made_done(struct made *m);
 
