@@ -49,21 +49,9 @@ static void forget_lost_threads(struct cache_pool *a)
 		return;
 	a->pid = getpid();
 	a->nthreads = a->idle = a->fetching = a->checking = 0;
+	a->has_ended = false;
 	pthread_cond_init(&a->more, NULL);
 	pthread_cond_init(&a->done, NULL);
-}
-
-static bool start_thread(struct cache_pool *a)
-{
-	pthread_attr_t attr;
-	pthread_t thread;
-	int rc;
-
-	pthread_attr_init(&attr);
-	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-	rc = pthread_create(&thread, &attr, run, a);
-	pthread_attr_destroy(&attr);
-	return rc == 0;
 }
 
 /* Release the lock, and see that threads fetch up to `n` blocks of the queue.  A reader starts
@@ -72,6 +60,7 @@ static bool start_thread(struct cache_pool *a)
 static void unlock_and_summon(struct cache_pool *a, size_t n, bool reader)
 {
 	bool start = false;
+	pthread_t thread;
 
 	if (n)
 		forget_lost_threads(a);
@@ -82,7 +71,7 @@ static void unlock_and_summon(struct cache_pool *a, size_t n, bool reader)
 	}
 	a->nthreads += start;
 	pthread_mutex_unlock(a->lock);
-	if (!start || start_thread(a))
+	if (!start || !pthread_create(&thread, NULL, run, a))
 		return;
 	pthread_mutex_lock(a->lock);
 	a->nthreads--;
@@ -159,15 +148,23 @@ static void *run(void *pool)
 {
 	struct cache_pool *a = pool;
 	struct cache_block *b;
+	pthread_t before;
+	bool joins;
 
 	pthread_mutex_lock(a->lock);
 	do {
 		while ((b = next_block(a)))
 			fetch(b, false, NULL);
 	} while (!a->ends && (wait_for_more(a) || next_block(a)));
+	joins = a->has_ended;
+	before = a->ended;
+	a->ended = pthread_self();
+	a->has_ended = true;
 	if (--a->nthreads == 0)
 		pthread_cond_broadcast(&a->done);
 	pthread_mutex_unlock(a->lock);
+	if (joins)
+		pthread_join(before, NULL);
 	return NULL;
 }
 
@@ -200,6 +197,8 @@ void cache_pool_free(struct cache_pool *a)
 	while (a->nthreads)
 		pthread_cond_wait(&a->done, a->lock);
 	pthread_mutex_unlock(a->lock);
+	if (a->has_ended)
+		pthread_join(a->ended, NULL);
 	blocks_done(a);
 	pthread_cond_destroy(&a->done);
 	pthread_cond_destroy(&a->more);

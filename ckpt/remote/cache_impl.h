@@ -74,6 +74,10 @@ struct cache_pool {
 	unsigned nthreads, fetching, checking, idle;
 	pid_t pid; /* the process that these threads belong to */
 	bool ends;
+	/* The thread that ended last.  It joins the one before, and whoever frees the pool joins it:
+	 * libcurl's TLS library frees what a thread had only if the thread ends before the process. */
+	pthread_t ended;
+	bool has_ended;
 
 	struct cache_block *buckets[BLOCK_BUCKETS];
 	struct block_list queue;

@@ -54,11 +54,13 @@ fail() {
 	failures=$((failures + 1))
 }
 
-# check "what is promised" COMMAND...
+# check "what is promised" COMMAND...: where it fails, show the end of $tmp/out, if there is one.
 check() {
 	what=$1
 	shift
-	"$@" || fail "$what ($*)"
+	"$@" && return
+	fail "$what ($*)"
+	[ ! -s "$tmp/out" ] || tail -n 20 "$tmp/out"
 }
 
 finish() {
