@@ -98,8 +98,8 @@ void uckpt_set_calls(struct uckpt *u, const struct uckpt_calls *calls);
 
 /*
  * Open a source: a directory, a pack, a URL, or several whose files are one checkpoint.
- * Checks that it can be served: plans the tag, or for a run the newest usable tag; the others are
- * planned on first use.  Paths are copied.
+ * Checks that it can be served: opens the tag, or for a run the newest usable tag; the others are
+ * opened on first use.  Paths are copied.
  */
 int uckpt_open(struct uckpt *u, const char *const *paths, size_t n,
 	       struct uckpt_error *err);
@@ -170,7 +170,7 @@ int uckpt_dir_next(struct uckpt_dir *d, uint64_t *pos, struct uckpt_entry *out,
 		   struct uckpt_error *err);
 
 /* Get the attributes of the entry just returned, and the seconds for which its name stays valid, as
- * uckpt_lookup; -EAGAIN if that would plan a view, or need a request to a remote store. */
+ * uckpt_lookup; -EAGAIN if that would make a view, or need a request to a remote store. */
 int uckpt_dir_stat(struct uckpt_dir *d, const struct uckpt_entry *e,
 		   struct uckpt_attr *out, double *timeout);
 

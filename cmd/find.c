@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Finds the files of a source by patterns.  Components without a wildcard are looked up, which
- * finds views that no directory lists, and plans no other tags.
+ * finds views that no directory lists, and makes those of no other tag.
  */
 #include "cmd/find.h"
 

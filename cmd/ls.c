@@ -19,7 +19,7 @@
 #define LONG 1u
 #define CAT_BYTES (1 << 20) /* bytes read at once */
 
-/* Print size and time, but not of directories: that would plan their views. */
+/* Print size and time, but not of directories: that would make their views. */
 static int print_long(struct uckpt *u, const struct found *f,
 		      struct uckpt_error *err)
 {

@@ -18,7 +18,7 @@ include %D%/unit/dcp/local.mk
 include %D%/unit/io/local.mk
 include %D%/unit/cache/local.mk
 include %D%/unit/vfile/local.mk
-include %D%/unit/plan/local.mk
+include %D%/unit/views/local.mk
 include %D%/unit/convert/local.mk
 include %D%/unit/tree/local.mk
 include %D%/unit/api/local.mk

@@ -64,7 +64,7 @@ uint64_t uckpt_file_size(const struct uckpt_file *f)
 
 bool uckpt_file_is_immutable(const struct uckpt_file *f)
 {
-	return f && f->f.view;
+	return f && f->f.slot;
 }
 
 void uckpt_file_readers(const struct uckpt_file *f, struct uckpt_readers *out)
@@ -139,7 +139,7 @@ int uckpt_file_descriptor(struct uckpt_file *f, int *fd, struct uckpt_error *err
 
 	if (!f || !api_is_open(f->u) || !fd)
 		return api_refuse(err);
-	shard = f->f.view ? vfile_copied_shard(f->f.v) : -1;
+	shard = f->f.slot ? vfile_copied_shard(f->f.v) : -1;
 	if (shard < 0)
 		return -ENOTSUP;
 	shards = vfile_shards(f->f.v);

@@ -124,9 +124,9 @@ static int check_all(struct check *c, struct errmsg *err)
 	}
 	if (!rc)
 		rc = c->data ? check_data(c, err) : check_files(c, err);
-	if (!rc && c->report.plan && !c->report.problems.n && c->share->part <= 1)
+	if (!rc && c->report.view && !c->report.problems.n && c->share->part <= 1)
 		check_forms(c);
-	if (c->report.plan)
+	if (c->report.view)
 		report_add_lost(&c->report);
 	return rc;
 }
@@ -153,15 +153,15 @@ static int tell(struct check *c, struct errmsg *err)
 	json_add_int(r->json, "files", (int64_t)files);
 	json_add_int(r->json, "bytes", (int64_t)c->bytes);
 	report_line(r, "files", "%zu, %s", files, size_text(c->bytes, size));
-	if (r->plan) {
+	if (r->view) {
 		json_add_int(r->json, "parameters", (int64_t)r->c->nparams);
 		json_add_int(r->json, "tree_files", (int64_t)c->opened);
 		json_add_int(r->json, "replicas", (int64_t)c->npairs);
 	}
-	if (r->plan && c->opened)
+	if (r->view && c->opened)
 		report_line(r, "parameters", "%zu, in %" PRIu64 " files of the universal tree",
 			    r->c->nparams, c->opened);
-	else if (r->plan)
+	else if (r->view)
 		report_line(r, "parameters", "%zu", r->c->nparams);
 	if (c->data && r->c && r->c->ranks && c->share->part <= 1)
 		report_line(r, "replicas", "%zu pairs of slices compared", c->npairs);

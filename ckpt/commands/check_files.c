@@ -5,10 +5,10 @@
  * written with them.  Torch's older container without zip holds no checksums;
  * --data shows only that its bytes can be read.
  *
- * The files are those in the directory, not those of the plan, so that a
+ * The files are those in the directory, not those of the view, so that a
  * checkpoint with missing ranks is checked too.  Each file is opened once, and
  * memory holds the directories of one file per thread.  (Optimizer shards and
- * experts have been opened before by the plan, which does not keep them open.)
+ * experts have been opened before by the view, which does not keep them open.)
  */
 #include "ckpt/commands/check.h"
 
@@ -25,7 +25,7 @@
 #include "ckpt/base/parallel.h"
 #include "ckpt/base/source.h"
 #include "ckpt/commands/share.h"
-#include "ckpt/table/tagdir.h"
+#include "ckpt/table/zero_dir.h"
 #include "ckpt/foreign/dcp.h"
 #include "ckpt/format/names.h"
 #include "ckpt/format/ptfile.h"
@@ -70,7 +70,7 @@ int check_list_files(struct check *c, struct errmsg *err)
 	struct dirlist l = { 0 };
 	int rc = 0;
 
-	/* Opening the plan reports problems of weights. */
+	/* Opening the view reports problems of weights. */
 	if (c->report.choice == TAGS_WEIGHTS && !own)
 		return 0;
 	if (!own && io_list(c->report.u, c->report.dir, 0, &l, &why)) {
@@ -87,7 +87,7 @@ int check_list_files(struct check *c, struct errmsg *err)
 	for (size_t i = 0; !rc && !dcp && own && i < own->nfiles; i++)
 		rc = add_file(c, c->report.dir, own->files[i].name, err);
 	for (size_t i = 0; !rc && i < l.n; i++)
-		if (names_parse(l.v[i].name).kind != TAG_FILE_OTHER)
+		if (names_parse(l.v[i].name).kind != CKPT_FILE_OTHER)
 			rc = add_file(c, l.dirs[l.v[i].dir], l.v[i].name, err);
 	dirlist_done(&l);
 	return rc;
@@ -263,10 +263,10 @@ static void note_without_sums(struct check *c, const struct check_file *f)
 
 static void check_facts(const struct check *c, struct check_file *f, const struct ptfile *pt)
 {
-	const enum tag_file_kind kind = f->id.kind;
+	const enum ckpt_file_kind kind = f->id.kind;
 	struct errmsg err;
 
-	if (c->report.plan && (kind == TAG_FILE_MODEL || kind == TAG_FILE_MODEL3) &&
+	if (c->report.view && (kind == CKPT_FILE_MODEL || kind == CKPT_FILE_MODEL3) &&
 	    c->report.c->ops->check_facts &&
 	    c->report.c->ops->check_facts(c->report.c, f->path, pt->root, &err))
 		notes_add_new(&f->problems, err.text);
@@ -293,7 +293,7 @@ static void add_buffer(struct check_file *f, const struct ptfile *pt, const char
 static void check_module(struct check_file *f, const struct ptfile *pt)
 {
 	const struct value_dict *in = value_find_pairs(pt->root, "module") ?: value_pairs(pt->root);
-	const bool each = f->id.kind == TAG_FILE_MODEL3;
+	const bool each = f->id.kind == CKPT_FILE_MODEL3;
 	struct arena a = { 0 };
 	struct module_entries entries;
 
@@ -366,7 +366,7 @@ static int check_file(void *ctx, size_t i, struct errmsg *err)
 
 	if (is_left_over(c, f))
 		return 0;
-	/* Opening the plan has read the headers of safetensors. */
+	/* Opening the view has read the headers of safetensors. */
 	if (is_safetensors(f) ? io_open(c->report.u, f->path, NULL, &pt.src, &why)
 			      : io_open_pt(c->report.u, f->path, NULL, &pt, &why)) {
 		notes_add_new(&f->problems, why.text);

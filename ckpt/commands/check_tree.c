@@ -18,12 +18,12 @@
 #include "ckpt/commands/check.h"
 #include "ckpt/table/checkpoint.h"
 #include "ckpt/vfile/vfile.h"
-#include "ckpt/views/plan.h"
+#include "ckpt/views/view.h"
 
 /* A form of tree that convert can write. */
 struct form {
 	const struct check *c;
-	struct plan *plan;
+	struct view *view;
 	uint64_t *v; /* nodes of its files */
 	size_t n, cap;
 	/* Reasons why the form cannot be written; protected by the context's lock: */
@@ -46,7 +46,7 @@ static int open_file(void *ctx, size_t i, struct errmsg *ignored)
 	struct form *f = ctx;
 	struct errmsg err = { "" };
 	struct vfile *file;
-	const int rc = plan_file_open(f->plan, f->v[i], &file, &err);
+	const int rc = view_file_open(f->view, f->v[i], &file, &err);
 
 	(void)ignored;
 	if (rc)
@@ -60,12 +60,12 @@ static int open_file(void *ctx, size_t i, struct errmsg *ignored)
 static void list_files(struct form *f, uint64_t dir)
 {
 	struct errmsg err = { "" };
-	struct plan_entry e;
+	struct view_entry e;
 	uint64_t pos = 0;
 	int rc;
 
-	while ((rc = plan_next(f->plan, dir, &pos, &e, &err)) == 1) {
-		if (plan_is_dir(f->plan, e.node))
+	while ((rc = view_next(f->view, dir, &pos, &e, &err)) == 1) {
+		if (view_is_dir(f->view, e.node))
 			list_files(f, e.node);
 		else if (array_reserve(&f->v, &f->cap, f->n + 1, sizeof(*f->v)))
 			f->v[f->n++] = e.node;
@@ -82,23 +82,23 @@ static void check_form(struct check *c, struct form *f, size_t i)
 	const struct errmsg_sink notes = { notes_add_new, &c->report.notes };
 	struct errmsg err = { "" };
 	const struct report_form form = report_form(i);
-	const int rc = report_plan_form(&c->report, &form, &f->plan, &err);
+	const int rc = report_open_form(&c->report, &form, &f->view, &err);
 
 	f->c = c;
 	if (rc) {
 		add_failure(f, rc, err.text);
 		return;
 	}
-	list_files(f, PLAN_ROOT);
+	list_files(f, VIEW_ROOT);
 	parallel_steps(c->report.u, "laying out files", parallel_for, f->n, parallel_width(),
 		       open_file, f, NULL);
 	if (!f->rc && !i)
 		c->opened = f->n;
 	else if (!f->rc)
-		plan_lack(f->plan, &notes);
+		view_lack(f->view, &notes);
 	if (!f->rc)
 		notes_add(&c->forms, "%s", form.options);
-	plan_close(f->plan);
+	view_close(f->view);
 	free(f->v);
 }
 
@@ -135,7 +135,7 @@ void check_forms(struct check *c)
 {
 	struct form v[REPORT_FORMS] = { 0 };
 
-	assert(c->report.plan && !c->report.problems.n);
+	assert(c->report.view && !c->report.problems.n);
 	for (size_t i = 0; i < REPORT_FORMS; i++)
 		check_form(c, &v[i], i);
 	for (size_t i = 0; i < REPORT_FORMS; i++)

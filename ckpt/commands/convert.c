@@ -35,12 +35,12 @@
 #include "ckpt/io/roots.h"
 #include "ckpt/table/checkpoint.h"
 #include "ckpt/vfile/vfile.h"
-#include "ckpt/views/plan.h"
+#include "ckpt/views/view.h"
 
 /* Compares a directory with the files of a tree.  Links do not count as files, since their
  * targets may change. */
 struct same {
-	struct plan *p;
+	struct view *view;
 	int dir;
 	struct progress *progress;
 	struct arena arena; /* of files and paths */
@@ -49,7 +49,7 @@ struct same {
 		uint64_t node;
 	} * files; /* files of equal size */
 	size_t n, cap;
-	size_t found, there; /* number of files and directories in the plan, and in `dir` */
+	size_t found, there; /* number of files and directories in the view, and in `dir` */
 };
 
 static DIR *open_dir(int dir, const char *path)
@@ -96,7 +96,7 @@ static int count_entries(struct same *s, const char *path)
 	return rc;
 }
 
-static int compare_entry(void *ctx, const char *path, uint64_t node, const struct plan_stat *want,
+static int compare_entry(void *ctx, const char *path, uint64_t node, const struct view_stat *want,
 			 struct errmsg *err)
 {
 	struct same *s = ctx;
@@ -130,7 +130,7 @@ static int compare_file(void *ctx, size_t i, struct errmsg *err)
 
 	if (rc)
 		return rc;
-	rc = plan_file_open(s->p, s->files[i].node, &f, err);
+	rc = view_file_open(s->view, s->files[i].node, &f, err);
 	if (!rc)
 		rc = vfile_size(f) == there.size ? vfile_compare(f, &there, s->progress, &at, err)
 						 : 1;
@@ -143,18 +143,18 @@ static int compare_file(void *ctx, size_t i, struct errmsg *err)
 static int compare_names(struct same *s)
 {
 	return count_entries(s, ".")
-		       ?: plan_walk(s->p, compare_entry, s, NULL)
+		       ?: view_walk(s->view, compare_entry, s, NULL)
 		       ?: (s->found == s->there ? 0 : -EEXIST);
 }
 
 /*
- * Compare a directory with the tree of a plan, first the names and the sizes, then the bytes, of
+ * Compare a directory with the tree of a view, first the names and the sizes, then the bytes, of
  * which `progress` counts those that are equal.  Returns 0 if the directory has these files and no
  * others except journals, which are removed; -EINTR as progress_add; or another error.
  */
-static int compare_tree(struct plan *p, const char *dir, unsigned width, struct progress *progress)
+static int compare_tree(struct view *v, const char *dir, unsigned width, struct progress *progress)
 {
-	struct same s = { .p = p, .progress = progress };
+	struct same s = { .view = v, .progress = progress };
 	int rc;
 
 	s.dir = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -172,7 +172,7 @@ struct convert {
 	struct uckpt *u;
 	const struct settings *s;
 	const char *dest;
-	struct plan *plan;
+	struct view *view;
 	struct uckpt_done done;
 	size_t kept; /* files kept from an interrupted conversion */
 };
@@ -180,7 +180,7 @@ struct convert {
 /* Check that the options suit the kind of tree. */
 static int check_settings(struct settings *s, struct errmsg *err)
 {
-	const struct plan_options *p = &s->tree.plan;
+	const struct view_options *p = &s->tree.view;
 	const bool typed = p->dtype == DTYPE_F32 || p->dtype == DTYPE_F16 || p->dtype == DTYPE_BF16;
 	const struct {
 		unsigned takes;
@@ -197,7 +197,7 @@ static int check_settings(struct settings *s, struct errmsg *err)
 
 	for (size_t i = 0; i < COUNT(options); i++) {
 		view_type_list(options[i].takes, "view=", kinds);
-		if (options[i].is_set && !(plan_views[p->type.kind]->takes & options[i].takes))
+		if (options[i].is_set && !(all_views[p->type.kind]->takes & options[i].takes))
 			return errmsg_set(err, -EINVAL, "%s %s", options[i].text, kinds);
 	}
 	return settings_validate(s, err);
@@ -228,7 +228,7 @@ static int open_output(const struct convert *c, struct output *out, struct resum
 		       struct errmsg *err)
 {
 	uint64_t identity;
-	const int rc = plan_identity(c->plan, &identity, err)
+	const int rc = view_identity(c->view, &identity, err)
 			       ?: open_both(c, OUTPUT_DIR_RESUMED, identity, out, r, err);
 
 	return rc == -ESTALE || rc == -EWOULDBLOCK ? open_both(c, OUTPUT_DIR, identity, out, r, err)
@@ -260,7 +260,7 @@ static void keep_output(struct convert *c, struct output *out, struct resume *r)
 /* Return the name of the pointer file beside the output, as beside a mount's view. */
 static const char *pointer_of(const struct convert *c)
 {
-	return c->s->tree.plan.type.kind == PLAN_UNIVERSAL ? "latest_universal" : NULL;
+	return c->s->tree.view.type.kind == VIEW_UNIVERSAL ? "latest_universal" : NULL;
 }
 
 /* Write this process's files into the open directory. */
@@ -275,7 +275,7 @@ static int write_files(struct convert *c, const struct output *out, struct progr
 		.share = &c->s->share,
 	};
 
-	return write_tree(c->plan, out->fd, &how, &c->done, err) ?: progress_add(progress, 0);
+	return write_tree(c->view, out->fd, &how, &c->done, err) ?: progress_add(progress, 0);
 }
 
 static int write_output(struct convert *c, struct progress *progress, struct errmsg *err)
@@ -323,7 +323,7 @@ static unsigned count_missing(const struct convert *c, int dir)
 static int check_parts(const struct convert *c, const struct output *out, struct progress *progress,
 		       struct errmsg *err)
 {
-	struct same s = { .p = c->plan, .dir = out->fd, .progress = progress };
+	struct same s = { .view = c->view, .dir = out->fd, .progress = progress };
 	const int rc = compare_names(&s);
 
 	arena_done(&s.arena);
@@ -374,7 +374,7 @@ static int write_part(struct convert *c, struct progress *progress, struct errms
 	char suffix[64], name[32];
 	struct output out;
 	uint64_t identity;
-	int rc = plan_identity(c->plan, &identity, err);
+	int rc = view_identity(c->view, &identity, err);
 
 	if (rc)
 		return rc;
@@ -412,7 +412,7 @@ static int write_once(struct convert *c, struct errmsg *err)
 	if (rc != -EEXIST && rc != -ENOTEMPTY)
 		return rc;
 	progress = (struct progress){ .u = c->u, .total = c->done.bytes };
-	same = compare_tree(c->plan, c->dest, width_of(c), &progress);
+	same = compare_tree(c->view, c->dest, width_of(c), &progress);
 	if (same == -EINTR)
 		return -EINTR;
 	if (same)
@@ -421,17 +421,17 @@ static int write_once(struct convert *c, struct errmsg *err)
 	return 0;
 }
 
-static int write_plan(struct convert *c, struct errmsg *err)
+static int write_view(struct convert *c, struct errmsg *err)
 {
 	const struct errmsg_sink warnings = context_warnings(c->u);
 	int rc;
 
-	plan_checkpoint(c->plan)->read_threads = c->s->read_threads;
-	rc = plan_prove(c->plan, c->s->lenient, err)
-		     ?: plan_totals(c->plan, &c->done.files, &c->done.bytes, err)
+	view_checkpoint(c->view)->read_threads = c->s->read_threads;
+	rc = view_prove(c->view, c->s->lenient, err)
+		     ?: view_totals(c->view, &c->done.files, &c->done.bytes, err)
 		     ?: write_once(c, err);
 	if (!rc)
-		plan_warn(c->plan, &warnings);
+		view_warn(c->view, &warnings);
 	return rc;
 }
 
@@ -442,13 +442,13 @@ static int convert(struct convert *c, const char *source, struct errmsg *err)
 	enum tags_choice choice;
 	char *dir = NULL;
 	int rc = tags_choose(c->u, source, &dir, &choice, err)
-			 ?: plan_open(c->u, dir, &c->s->tree.plan, &c->plan, err);
+			 ?: view_open(c->u, dir, &c->s->tree.view, &c->view, err);
 
 	if (!rc) {
 		if (choice != TAGS_ITSELF)
 			errmsg_put(&notes, "converting %s", dir);
-		rc = write_plan(c, err);
-		plan_close(c->plan);
+		rc = write_view(c, err);
+		view_close(c->view);
 	}
 	free(dir);
 	return rc;

@@ -14,7 +14,7 @@
 struct checkpoint;
 struct errmsg;
 struct param;
-struct plan;
+struct view;
 struct state;
 
 /* A parameter on one side. */
@@ -38,7 +38,7 @@ struct diff_tree {
 	struct uckpt *u;
 	const char *kind; /* in words, such as "ZeRO checkpoint" */
 	char *path;
-	struct plan *plan;
+	struct view *view;
 	struct checkpoint *c; /* NULL: a universal checkpoint on a disk */
 	bool model;           /* a Hugging Face model */
 	struct arena arena;
@@ -54,7 +54,7 @@ struct diff_tree {
 /*
  * Open a ZeRO checkpoint (the directory of a tag, or that of a run for its
  * newest tag), a universal checkpoint or a model, in the context `t->u`.  Errors are those of
- * plan_open, or the system's.  Call diff_tree_close in any case.
+ * view_open, or the system's.  Call diff_tree_close in any case.
  */
 int diff_tree_open(struct diff_tree *t, const char *path, struct errmsg *err);
 void diff_tree_close(struct diff_tree *t);

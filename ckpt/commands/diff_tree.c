@@ -24,7 +24,7 @@
 #include "ckpt/table/checkpoint.h"
 #include "ckpt/vfile/gather.h"
 #include "ckpt/vfile/vfile.h"
-#include "ckpt/views/plan.h"
+#include "ckpt/views/view.h"
 
 #define SUFFIX ".pt" /* of a state's file */
 
@@ -84,15 +84,15 @@ static int add_weights(struct diff_tree *t, size_t n, struct errmsg *err)
 	return rc;
 }
 
-static int open_plan(struct diff_tree *t, struct errmsg *err)
+static int open_view(struct diff_tree *t, struct errmsg *err)
 {
-	static const struct plan_options options = { .any_stage = true };
-	int rc = plan_open(t->u, t->path, &options, &t->plan, err);
+	static const struct view_options options = { .any_stage = true };
+	int rc = view_open(t->u, t->path, &options, &t->view, err);
 
 	if (rc)
 		return rc;
 	t->kind = t->model ? "Hugging Face model" : "ZeRO checkpoint";
-	t->c = plan_checkpoint(t->plan);
+	t->c = view_checkpoint(t->view);
 	if (t->model)
 		return add_weights(t, t->c->nparams, err);
 	rc = t->c->ops->check(t->c, true, err);
@@ -131,7 +131,7 @@ int diff_tree_open(struct diff_tree *t, const char *path, struct errmsg *err)
 		/* Hugging Face's Trainer saves weights beside its ZeRO tag: the tag takes
 		 * precedence. */
 		t->model = !rc && choice == TAGS_WEIGHTS;
-		rc = rc ?: open_plan(t, err);
+		rc = rc ?: open_view(t, err);
 	}
 	sort_entries(t);
 	return rc;
@@ -139,7 +139,7 @@ int diff_tree_open(struct diff_tree *t, const char *path, struct errmsg *err)
 
 void diff_tree_close(struct diff_tree *t)
 {
-	plan_close(t->plan);
+	view_close(t->view);
 	free(t->path);
 	hashtab_done(&t->ties_by_name);
 	arena_done(&t->arena);
@@ -208,7 +208,7 @@ static int load_ties_of_files(struct diff_tree *t, struct errmsg *err)
 		const struct ckname name = names_parse(l.v[i].name);
 
 		if (!S_ISDIR(l.v[i].type) && !name.dp &&
-		    (name.kind == TAG_FILE_MODEL || name.kind == TAG_FILE_MODEL3))
+		    (name.kind == CKPT_FILE_MODEL || name.kind == CKPT_FILE_MODEL3))
 			rc = add_ties_of(t, l.v[i].name, err);
 	}
 	dirlist_done(&l);

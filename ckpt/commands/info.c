@@ -20,12 +20,12 @@
 #include "ckpt/commands/info_impl.h"
 #include "ckpt/commands/report.h"
 #include "ckpt/commands/settings.h"
-#include "ckpt/table/tagdir.h"
+#include "ckpt/table/zero_dir.h"
 #include "ckpt/table/experts.h"
 #include "ckpt/table/geometry.h"
 #include "ckpt/table/checkpoint.h"
 #include "ckpt/views/adapter.h"
-#include "ckpt/views/plan.h"
+#include "ckpt/views/view.h"
 #include "ckpt/views/config_files.h"
 
 struct info {
@@ -221,11 +221,11 @@ static void add_forms(struct info *info)
 		const struct report_form f = report_form(i);
 		cJSON *o = json_add_object(list);
 		struct errmsg why = { "" };
-		struct plan *p;
-		const bool can = !report_plan_form(r, &f, &p, &why);
+		struct view *v;
+		const bool can = !report_open_form(r, &f, &v, &why);
 
 		if (can)
-			plan_close(p);
+			view_close(v);
 		cJSON_AddStringToObject(o, "options", f.options);
 		cJSON_AddBoolToObject(o, "possible", can);
 		if (!can)
@@ -281,7 +281,7 @@ static int add_contents(struct info *info, struct errmsg *err)
 		return errmsg_nomem(err, NULL);
 	rc = r->c->ops->check(r->c, false, &why);
 	known = !rc || (rank && rank->ngroups && rank->groups->states);
-	rc = rc ?: plan_check(r->plan, &why) ?: plan_totals(r->plan, &files, &bytes, &why);
+	rc = rc ?: view_check(r->view, &why) ?: view_totals(r->view, &files, &bytes, &why);
 	if (rc && rc != -ENOTSUP)
 		notes_add(&r->problems, "%s", why.text);
 	if (rank) {
@@ -295,7 +295,7 @@ static int add_contents(struct info *info, struct errmsg *err)
 	if (files)
 		add_tree(r, files, bytes);
 	add_forms(info);
-	if (rank && find_config_files(info, settings->tree.plan.hf_config, err))
+	if (rank && find_config_files(info, settings->tree.view.hf_config, err))
 		return -ENOMEM;
 	add_config(info);
 	info->table = r->text.len;
@@ -315,7 +315,7 @@ static int end_html(struct info *info, const char *whole, struct errmsg *err)
 	struct report *r = &info->report;
 	struct bytebuf page = { 0 };
 
-	if (!r->plan)
+	if (!r->view)
 		info->table = info->end = r->text.len;
 	report_finish(r, whole);
 	page.failed = r->text.failed;
@@ -338,7 +338,7 @@ int uckpt_info(struct uckpt *u, const char *const *paths, size_t n,
 		info.facts = r->text.len;
 		report_begin(r);
 		cJSON_AddBoolToObject(r->json, "quick", info.quick);
-		rc = r->plan ? add_contents(&info, err) : 0;
+		rc = r->view ? add_contents(&info, err) : 0;
 	}
 	if (!rc)
 		rc = flags & UCKPT_HTML ? end_html(&info, whole, err) : report_end(r, whole, err);

@@ -18,7 +18,7 @@
 #include "ckpt/commands/info_impl.h"
 #include "ckpt/commands/report.h"
 #include "ckpt/table/detect.h"
-#include "ckpt/table/tagdir.h"
+#include "ckpt/table/zero_dir.h"
 #include "ckpt/table/tags.h"
 #include "ckpt/foreign/dcp.h"
 #include "ckpt/foreign/loaders.h"

@@ -1,6 +1,6 @@
 # What uckpt.h says of an open source: options, names, attributes, files.  What callers pass
 # is checked here.
-# uckpt_convert: a planned tree written to a disk.  uckpt_info, uckpt_check, uckpt_diff: a
+# uckpt_convert: a view written to a disk.  uckpt_info, uckpt_check, uckpt_diff: a
 # checkpoint described, proved whole, compared with another, and what these reports share.
 # uckpt_pack, uckpt_unpack: what goes into a pack, and what can be left out of it.
 # Uses the rooms above.

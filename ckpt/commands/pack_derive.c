@@ -30,7 +30,7 @@ struct deriving {
 	struct checkpoint *c;
 	struct errmsg *err;
 	/* The file being searched: */
-	const struct tag_file *file;
+	const struct ckpt_file *file;
 	struct pack_input *in;
 	const struct ptfile *pt;
 };
@@ -44,7 +44,7 @@ struct weight {
 };
 
 /* Return the number of a tag's file among the inputs, or -1. */
-static int64_t find_input(const struct deriving *d, const struct tag_file *f)
+static int64_t find_input(const struct deriving *d, const struct ckpt_file *f)
 {
 	/* NVMe files lie below the tag's directory. */
 	return pack_inputs_find(d->x, f->path + strlen(d->c->path) + 1);
@@ -133,7 +133,7 @@ static int find_master(struct deriving *d, const struct weight *w)
 
 	for (unsigned mp = 0; !rc && mp < d->c->tp * d->c->pp; mp++) {
 		const struct rank_table *t = &d->c->ranks[mp];
-		const struct slice *s = id->kind == TAG_FILE_MODEL && mp != id->mp
+		const struct slice *s = id->kind == CKPT_FILE_MODEL && mp != id->mp
 						? NULL
 						: slice_find(t->slices, t->nslices, w->name);
 
@@ -191,11 +191,11 @@ static int derive_tensor(struct deriving *d, const char *name, const struct valu
 		.numel = t.numel,
 	};
 	/* Names in a pipeline's files lack the number of the layer. */
-	if (id->kind == TAG_FILE_LAYER)
+	if (id->kind == CKPT_FILE_LAYER)
 		snprintf(layer, sizeof(layer), "%u.", id->layer);
 	if (asprintf(&w.name, "%s%s", layer, name) < 0)
 		return errmsg_nomem(d->err, NULL);
-	if (id->kind != TAG_FILE_EXPERT)
+	if (id->kind != CKPT_FILE_EXPERT)
 		rc = find_master(d, &w);
 	else
 		rc = (s = expert_slice(d, &w, &skip)) ? try_slice(d, &w, s, skip) : 0;
@@ -203,20 +203,20 @@ static int derive_tensor(struct deriving *d, const char *name, const struct valu
 	return rc < 0 ? rc : 0;
 }
 
-static int derive_file(struct deriving *d, const struct tag_file *f)
+static int derive_file(struct deriving *d, const struct ckpt_file *f)
 {
 	const int64_t input = find_input(d, f);
 	const struct value_dict *dict;
 	struct ptfile pt;
 	int rc = 0;
 
-	if (input < 0 || tag_file_open(f, &pt, NULL))
+	if (input < 0 || ckpt_file_open(f, &pt, NULL))
 		return 0;
 	d->file = f;
 	d->in = &d->x->v[input];
 	d->pt = &pt;
 	/* Files of a pipeline's layers and of experts are dictionaries of weights. */
-	dict = value_pairs(f->id.kind == TAG_FILE_MODEL ? value_find(pt.root, "module") : pt.root);
+	dict = value_pairs(f->id.kind == CKPT_FILE_MODEL ? value_find(pt.root, "module") : pt.root);
 	for (size_t i = 0; !rc && dict && i < dict->n; i++)
 		if (value_is_cstr(dict->v[i].key))
 			rc = derive_tensor(d, dict->v[i].key->str.p, dict->v[i].val);

@@ -23,10 +23,10 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/json.h"
 #include "ckpt/table/detect.h"
-#include "ckpt/table/tagdir.h"
+#include "ckpt/table/zero_dir.h"
 #include "ckpt/io/roots.h"
 #include "ckpt/table/checkpoint.h"
-#include "ckpt/views/plan.h"
+#include "ckpt/views/view.h"
 #include "ckpt/views/recut.h"
 
 /* At most this many tags are named. */
@@ -135,7 +135,7 @@ static void warn_of_choice(struct report *r, const char *run)
 int report_open(struct report *r, const char *const *paths, size_t n, unsigned flags,
 		struct errmsg *err)
 {
-	static const struct plan_options options = { .crc_zero = true };
+	static const struct view_options options = { .crc_zero = true };
 	const struct errmsg_sink found = { notes_add_new, &r->problems };
 	struct errmsg why = { "" };
 	int rc = roots_unite(r->u, paths, n, false, &r->path, err)
@@ -145,23 +145,23 @@ int report_open(struct report *r, const char *const *paths, size_t n, unsigned f
 		return rc;
 	r->json = flags & (UCKPT_JSON | UCKPT_HTML) ? cJSON_CreateObject() : NULL;
 	warn_of_choice(r, r->path);
-	rc = plan_open(r->u, r->dir, &options, &r->plan, &why);
+	rc = view_open(r->u, r->dir, &options, &r->view, &why);
 	if (!rc) {
-		r->c = plan_checkpoint(r->plan);
+		r->c = view_checkpoint(r->view);
 		return 0;
 	}
 	notes_add_new(&r->problems, why.text);
 	if (rc == -EBADMSG && detect(r->u, r->dir, NULL) != DIR_DCP)
-		tagdir_find_missing(r->u, r->dir, &found);
+		zero_dir_find_missing(r->u, r->dir, &found);
 	return 0;
 }
 
 /* The forms of all views; the first, the universal one, also occurs for any stage. */
 struct report_form report_form(size_t i)
 {
-	struct report_form f = { .kind = i ? (enum plan_kind)(i - 1) : 0, .any_stage = i == 1 };
+	struct report_form f = { .kind = i ? (enum view_kind)(i - 1) : 0, .any_stage = i == 1 };
 
-	snprintf(f.options, sizeof(f.options), "--view %s%s", plan_views[f.kind]->option,
+	snprintf(f.options, sizeof(f.options), "--view %s%s", all_views[f.kind]->option,
 		 f.any_stage ? " --stage any" : "");
 	return f;
 }
@@ -177,28 +177,28 @@ static unsigned new_ranks(const struct report *r)
 					      : ranks;
 }
 
-int report_plan_form(const struct report *r, const struct report_form *f, struct plan **out,
+int report_open_form(const struct report *r, const struct report_form *f, struct view **out,
 		     struct errmsg *err)
 {
-	struct plan_options options = { .type.kind = f->kind,
+	struct view_options options = { .type.kind = f->kind,
 					.crc_zero = true,
 					.any_stage = f->any_stage };
 	int rc;
 
-	if (plan_views[f->kind]->takes & TAKES_RANKS)
+	if (all_views[f->kind]->takes & TAKES_RANKS)
 		options.type.ranks = new_ranks(r);
-	rc = plan_open_other(r->plan, &options, out, err);
+	rc = view_open_other(r->view, &options, out, err);
 	if (rc)
 		return rc;
-	rc = plan_prove(*out, false, err);
+	rc = view_prove(*out, false, err);
 	if (rc)
-		plan_close(*out);
+		view_close(*out);
 	return rc;
 }
 
 void report_close(struct report *r)
 {
-	plan_close(r->plan);
+	view_close(r->view);
 	notes_done(&r->notes);
 	notes_done(&r->warnings);
 	notes_done(&r->problems);
@@ -230,7 +230,7 @@ void report_add_warnings(struct report *r)
 	const struct errmsg_sink found = { notes_add_new, &r->warnings };
 	const struct rank_table *t = r->c->ranks;
 
-	plan_warn(r->plan, &found);
+	view_warn(r->view, &found);
 	if (t->ngroups && t->groups->mapping_ignored && !r->c->facts.round_robin)
 		notes_add(
 			&r->warnings,

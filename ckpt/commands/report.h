@@ -7,12 +7,12 @@
 
 #include "ckpt/base/bytes.h"
 #include "ckpt/table/tags.h"
-#include "ckpt/views/plan_views.h"
+#include "ckpt/views/all_views.h"
 
 struct cJSON;
 struct checkpoint;
 struct errmsg;
-struct plan;
+struct view;
 
 /* Lines of a report.  A zero-initialised list is empty.  When memory runs out `failed` is
  * set; report_emit checks it.  Not thread-safe. */
@@ -46,8 +46,8 @@ struct report {
 	char *path; /* the given path of a tag or a run; of several paths, their union */
 	char *dir;  /* path of the tag */
 	enum tags_choice choice;
-	struct plan *plan;    /* of the universal tree; may be NULL */
-	struct checkpoint *c; /* of `plan`, or NULL */
+	struct view *view;    /* of the universal tree; may be NULL */
+	struct checkpoint *c; /* of `view`, or NULL */
 	struct notes notes;
 	struct notes warnings; /* problems that do not prevent serving */
 	struct notes problems;
@@ -56,7 +56,7 @@ struct report {
 };
 
 /*
- * Choose the directory that `n` paths mean and plan its universal tree.  If that fails, add the
+ * Choose the directory that `n` paths mean and make its universal view.  If that fails, add the
  * problem, and a line for each missing or unreadable file.  Returns an error if there is nothing to
  * report on.  With flag UCKPT_JSON the report is JSON. Call report_close in any case.
  */
@@ -67,19 +67,19 @@ void report_close(struct report *r);
 /* The forms of trees that uckpt_convert writes, always in the same order. */
 struct report_form {
 	char options[32]; /* of `ucckpt convert` */
-	enum plan_kind kind;
+	enum view_kind kind;
 	bool any_stage;
 };
-#define REPORT_FORMS (PLAN_KINDS + 1)
+#define REPORT_FORMS (VIEW_KINDS + 1)
 struct report_form report_form(size_t i);
 
-/* Plan a form from the report's plan, and prove it as uckpt_convert does.  Errors as
- * plan_open_derived and plan_prove; the caller closes the plan. */
-int report_plan_form(const struct report *r, const struct report_form *f, struct plan **out,
+/* Make a form from the report's view, and prove it as uckpt_convert does.  Errors as
+ * view_open_derived and view_prove; the caller closes the view. */
+int report_open_form(const struct report *r, const struct report_form *f, struct view **out,
 		     struct errmsg *err);
 
 /* Add the problems of all files (checkpoint_ops.problems), and the
- * plan's warnings. */
+ * view's warnings. */
 void report_add_problems(struct report *r, bool all);
 
 /* Add the problem that the optimizer is missing, so that no run can resume; it comes after other

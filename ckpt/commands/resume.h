@@ -14,7 +14,7 @@ struct errmsg;
 
 /*
  * Lets an interrupted conversion resume.  A journal in the output directory has the identity of the
- * tree (plan_identity), and then the path of each file that is complete and has been synced to the
+ * tree (view_identity), and then the path of each file that is complete and has been synced to the
  * disk.
  */
 struct resume {

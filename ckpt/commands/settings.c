@@ -94,7 +94,7 @@ static const char *set_rules(struct uckpt *u, const struct option *o, const char
 	struct settings *s = u->settings;
 
 	(void)o;
-	s->tree.plan.rules = &s->rules;
+	s->tree.view.rules = &s->rules;
 	return (*text == 'p' ? user_rules_preset : user_rules_read)(&s->rules, value, &why)
 		       ? why.text
 		       : NULL;
@@ -104,7 +104,7 @@ static const char *set_size(struct uckpt *u, const struct option *o, const char 
 			    const char *value)
 {
 	(void)text;
-	return size_parse_decimal(value, &u->settings->tree.plan.shard_size) ? NULL : o->wrong;
+	return size_parse_decimal(value, &u->settings->tree.view.shard_size) ? NULL : o->wrong;
 }
 
 static const char *set_view(struct uckpt *u, const struct option *o, const char *text,
@@ -115,7 +115,7 @@ static const char *set_view(struct uckpt *u, const struct option *o, const char 
 	(void)o;
 	(void)text;
 	view_type_list(0, "", why + strlen("must be "));
-	return view_type_parse_kind(value, &u->settings->tree.plan.type.kind) ? NULL : why;
+	return view_type_parse_kind(value, &u->settings->tree.view.type.kind) ? NULL : why;
 }
 
 /* Set a ZeRO stage, or a word for a kind of universal tree. */
@@ -124,7 +124,7 @@ static const char *set_stage(struct uckpt *u, const struct option *o, const char
 {
 	if (*value < '1' || *value > '3' || value[1])
 		return set_word(u, o, text, value);
-	u->settings->tree.plan.type.stage = (unsigned)(*value - '0');
+	u->settings->tree.view.type.stage = (unsigned)(*value - '0');
 	return NULL;
 }
 
@@ -214,7 +214,7 @@ static const char *set_hf_config(struct uckpt *u, const struct option *o, const 
 	if (hfhub_find(value, &dir, &why))
 		return why.text;
 	free(s->hf_config);
-	s->tree.plan.hf_config = s->hf_config = dir;
+	s->tree.view.hf_config = s->hf_config = dir;
 	return NULL;
 }
 
@@ -308,18 +308,18 @@ static const char *set_ranks(struct uckpt *u, const struct option *o, const char
 #define WORKERS "not a number of workers (1 to 4096)"
 
 static const struct option options[] = {
-	{ "crc=", set_word, WORDS(crcs), AT(tree.plan.crc_zero), .wrong = "must be exact or zero" },
-	{ "stage=", set_stage, WORDS(stages), AT(tree.plan.any_stage),
+	{ "crc=", set_word, WORDS(crcs), AT(tree.view.crc_zero), .wrong = "must be exact or zero" },
+	{ "stage=", set_stage, WORDS(stages), AT(tree.view.any_stage),
 	  .wrong = "must be native or any, or with view=zero a ZeRO stage: 1, 2 or 3" },
 	{ "rules=", .set = set_rules },
 	{ "preset=", .set = set_rules },
-	{ "hf_dtype=", set_word, WORDS(dtypes), AT(tree.plan.dtype),
+	{ "hf_dtype=", set_word, WORDS(dtypes), AT(tree.view.dtype),
 	  .wrong = "must be fp32, bf16 or fp16" },
 	{ "hf_config=", .set = set_hf_config },
 	{ "hf_shard_size=", set_size, .wrong = "not a size in KB, MB, GB or TB" },
-	{ "dcp_style=", set_word, WORDS(styles), AT(tree.plan.dcp_style),
+	{ "dcp_style=", set_word, WORDS(styles), AT(tree.view.dcp_style),
 	  .wrong = "must be fsdp2, flat, titan, titan_fused, accelerate, lightning or fabric" },
-	{ "dcp_ranks=", set_count, AT(tree.plan.dcp_ranks), .wrong = RANKS },
+	{ "dcp_ranks=", set_count, AT(tree.view.dcp_ranks), .wrong = RANKS },
 	{ "model=", set_text, IN_CONTEXT(model), .wrong = "names no dict" },
 	{ "head_dim=", set_head_dim, .wrong = "not a number of rows (1 to 4096)" },
 	{ "view=", .set = set_view },
@@ -374,8 +374,8 @@ void settings_free(struct uckpt *u)
 int settings_validate(struct settings *s, struct errmsg *err)
 {
 	struct tree_options *t = &s->tree;
-	const bool zero = t->plan.type.kind == PLAN_RECUT;
-	const unsigned stage = t->plan.type.stage;
+	const bool zero = t->view.type.kind == VIEW_RECUT;
+	const unsigned stage = t->view.type.stage;
 
 	if (zero && t->nrecut != 1)
 		return errmsg_set(err, -EINVAL, "view=zero: needs ranks=N, with one N");
@@ -384,9 +384,9 @@ int settings_validate(struct settings *s, struct errmsg *err)
 	if (!zero && stage)
 		return errmsg_set(err, -EINVAL, "stage=%u: must be native or any", stage);
 	if (zero)
-		t->plan.type = t->recut[0];
+		t->view.type = t->recut[0];
 	if (stage)
-		t->plan.type.stage = stage;
+		t->view.type.stage = stage;
 	return 0;
 }
 

@@ -13,7 +13,7 @@
 struct settings {
 	struct tree_options tree; /* `source` is set once it is open; its rules are `rules` */
 	struct user_rules rules;
-	char *hf_config;    /* of tree.plan */
+	char *hf_config;    /* of tree.view */
 	uint64_t readahead; /* memory for read-ahead, in bytes; 0: none */
 	/* Options of convert: */
 	bool lenient;                         /* accept patterns that match no parameter */

@@ -47,7 +47,7 @@
 #include "ckpt/io/shards.h"
 #include "ckpt/table/checkpoint.h"
 #include "ckpt/vfile/vfile.h"
-#include "ckpt/views/plan.h"
+#include "ckpt/views/view.h"
 
 /* Bytes read and written at a time. */
 #define CHUNK_MAX ((size_t)1 << 20)
@@ -64,7 +64,7 @@ struct task {
 };
 
 struct writer {
-	struct plan *p;
+	struct view *view;
 	int dir; /* the output directory, open */
 	const struct write_tree_args *options;
 	struct arena arena; /* of tasks and paths */
@@ -93,7 +93,7 @@ static int fail(const struct writer *w, const char *path, const char *action, st
 			  strerror(errno));
 }
 
-static int add_entry(void *ctx, const char *path, uint64_t node, const struct plan_stat *st,
+static int add_entry(void *ctx, const char *path, uint64_t node, const struct view_stat *st,
 		     struct errmsg *err)
 {
 	struct writer *w = ctx;
@@ -131,7 +131,7 @@ static void want_next(struct writer *w)
 			continue;
 		}
 		/* Ignore the error: the file's writer will report it. */
-		if (!w->ahead && plan_file_open(w->p, w->tasks[w->next].node, &w->ahead, NULL))
+		if (!w->ahead && view_file_open(w->view, w->tasks[w->next].node, &w->ahead, NULL))
 			w->ahead = NULL;
 		size = w->ahead ? vfile_size(w->ahead) : 0;
 		if (w->done < size)
@@ -326,11 +326,11 @@ static int write_file(void *ctx, size_t i, struct errmsg *err)
 	int rc;
 
 	atomic_fetch_add(&w->begun, 1);
-	rc = plan_file_open(w->p, w->tasks[i].node, &o.f, err);
+	rc = view_file_open(w->view, w->tasks[i].node, &o.f, err);
 	if (rc)
 		return rc;
 	rc = write_new(&o, err);
-	if (!rc && vfile_shards(o.f) == plan_checkpoint(w->p)->shards)
+	if (!rc && vfile_shards(o.f) == view_checkpoint(w->view)->shards)
 		rc = check_sync(w, resume_add(w->options->resume, o.path), err);
 	free(o.buf);
 	vfile_free(o.f);
@@ -397,11 +397,11 @@ static int skip_whole(struct writer *w)
 	return progress_add(w->options->progress, bytes);
 }
 
-int write_tree(struct plan *p, int dir, const struct write_tree_args *options,
+int write_tree(struct view *v, int dir, const struct write_tree_args *options,
 	       struct uckpt_done *done, struct errmsg *err)
 {
-	struct writer w = { .p = p, .dir = dir, .options = options, .busy = ATOMIC_FLAG_INIT };
-	int rc = plan_walk(p, add_entry, &w, err);
+	struct writer w = { .view = v, .dir = dir, .options = options, .busy = ATOMIC_FLAG_INIT };
+	int rc = view_walk(v, add_entry, &w, err);
 
 	assert(options->width > 0);
 	if (w.n)

@@ -3,7 +3,7 @@
 #define UCKPT_WRITE_TREE_H
 
 struct errmsg;
-struct plan;
+struct view;
 struct progress;
 struct resume;
 struct share;
@@ -18,12 +18,12 @@ struct write_tree_args {
 };
 
 /*
- * Write the tree of `p` into `dir`, an open directory that is empty except for files that
+ * Write the tree of `v` into `dir`, an open directory that is empty except for files that
  * options->resume knows, and sync it to the disk.  Copies of shards keep their mode and times.
  * -EINTR as progress_add.  `done` counts the files that this process writes or finds complete.
  * After a failure the files written so far remain.
  */
-int write_tree(struct plan *p, int dir, const struct write_tree_args *options,
+int write_tree(struct view *v, int dir, const struct write_tree_args *options,
 	       struct uckpt_done *done, struct errmsg *err);
 
 #endif

@@ -13,7 +13,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/parallel.h"
 #include "ckpt/table/detect.h"
-#include "ckpt/table/tagdir.h"
+#include "ckpt/table/zero_dir.h"
 #include "ckpt/foreign/dcp_extents.h"
 #include "ckpt/io/io.h"
 #include "ckpt/table/geometry.h"
@@ -60,8 +60,8 @@ static int read_metadata(struct dcp_checkpoint *x, struct errmsg *err)
 
 static int find_file(void *ctx, size_t i, struct errmsg *err)
 {
-	struct tag_file *f = &((struct dcp_checkpoint *)ctx)->files[i];
-	const int rc = tag_file_find(f, err);
+	struct ckpt_file *f = &((struct dcp_checkpoint *)ctx)->files[i];
+	const int rc = ckpt_file_find(f, err);
 
 	return beneath_is_missing(rc)
 		       ? errmsg_set(err, -EBADMSG,
@@ -76,7 +76,7 @@ static int check_bounds(const struct dcp_checkpoint *x, const struct dcp_entry *
 {
 	for (size_t i = 0; i < t->nchunks; i++) {
 		const struct dcp_chunk *c = &t->chunks[i];
-		const struct tag_file *f = &x->files[c->file];
+		const struct ckpt_file *f = &x->files[c->file];
 
 		if (c->len && !checked_range(c->at, c->len, f->file.size))
 			return errmsg_set(err, -EBADMSG,
@@ -95,7 +95,7 @@ static int find_files(struct dcp_checkpoint *x, struct errmsg *err)
 	int rc;
 
 	for (; ok && x->c.nfiles < m->nfiles; x->c.nfiles++) {
-		struct tag_file *f = &x->files[x->c.nfiles];
+		struct ckpt_file *f = &x->files[x->c.nfiles];
 
 		f->u = x->c.u;
 		ok = (f->path = strdup(m->files[x->c.nfiles]));

@@ -18,7 +18,7 @@ struct user_rules;
  */
 struct dcp_checkpoint {
 	struct checkpoint c;
-	struct tag_file *files;
+	struct ckpt_file *files;
 	struct dcp_metadata metadata;
 	/* For files of ranks without metadata: the number of the model's files, before the
 	 * optimizer's; the model's name; and a note, or NULL. */

@@ -14,9 +14,9 @@
  *					    transform_descriptors}}
  *
  * Objects are read as data and found by the names of their classes (unpickle.c).  Attributes that
- * are not named here, such as Megatron's all_local_plans, are ignored.  Our own views contain calls
+ * are not named here, such as Megatron's all_local_views, are ignored.  Our own views contain calls
  * of the classes instead, with the attributes as arguments in this order
- * (views/dcpview_metadata.c).
+ * (views/view_dcp_metadata.c).
  */
 #include "ckpt/foreign/dcp_metadata.h"
 

@@ -24,7 +24,7 @@
 #include "ckpt/base/json.h"
 #include "ckpt/base/parallel.h"
 #include "ckpt/table/rank_files.h"
-#include "ckpt/table/tagdir.h"
+#include "ckpt/table/zero_dir.h"
 #include "ckpt/foreign/dcp_dtensor.h"
 #include "ckpt/format/names.h"
 #include "ckpt/format/pickle.h"
@@ -371,7 +371,7 @@ struct batch {
 static int open_one(void *ctx, size_t i, struct errmsg *err)
 {
 	struct batch *b = ctx;
-	const int rc = tag_file_open(&b->x->files[b->first + i], &b->pt[i], err);
+	const int rc = ckpt_file_open(&b->x->files[b->first + i], &b->pt[i], err);
 
 	b->open[i] = !rc;
 	return rc;
@@ -432,7 +432,7 @@ static int add_shard(struct reader *r, const struct stored *v, const cJSON *save
 		       : errmsg_nomem(r->err, r->name);
 }
 
-static int read_shards(struct reader *r, const struct tag_file *f)
+static int read_shards(struct reader *r, const struct ckpt_file *f)
 {
 	struct safetensors s = { 0 };
 	cJSON *info = NULL;

@@ -13,7 +13,7 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/parallel.h"
-#include "ckpt/table/tagdir.h"
+#include "ckpt/table/zero_dir.h"
 #include "ckpt/format/safetensors.h"
 #include "ckpt/io/io.h"
 
@@ -61,7 +61,7 @@ static void note(const struct finding *f, size_t file, const struct stored *v)
 static int read_file(void *ctx, size_t i, struct errmsg *err)
 {
 	const struct finding *f = ctx;
-	const struct tag_file *file = &f->x->files[i];
+	const struct ckpt_file *file = &f->x->files[i];
 	struct safetensors s = { 0 };
 	struct source src;
 	int rc;

@@ -17,18 +17,18 @@
  * Capitals represent the numbers of struct ckname, a star any text. */
 static const struct {
 	const char *pattern;
-	enum tag_file_kind kind;
+	enum ckpt_file_kind kind;
 } patterns[] = {
-	{ "mp_rank_M_model_states.pt", TAG_FILE_MODEL },
-	{ "zero_pp_rank_D_mp_rank_M_optim_states.pt", TAG_FILE_OPTIM },
+	{ "mp_rank_M_model_states.pt", CKPT_FILE_MODEL },
+	{ "zero_pp_rank_D_mp_rank_M_optim_states.pt", CKPT_FILE_OPTIM },
 	/* The oldest files lack an underscore. */
-	{ "zero_pp_rank_D_mp_rank_Moptim_states.pt", TAG_FILE_OPTIM },
-	{ "zero_pp_rank_D_mp_rank_M_model_states.pt", TAG_FILE_MODEL3 },
-	{ "layer_L_expert_E_mp_rank_M_model_states.pt", TAG_FILE_EXPERT },
-	{ "layer_L-model_M-model_states.pt", TAG_FILE_LAYER },
-	{ "layer_L*model_states.pt", TAG_FILE_LAYER },
-	{ "expert_*_model_states.pt", TAG_FILE_EXPERT_OLD },
-	{ "expp_rank_D_mp_rank_M_optim_states.pt", TAG_FILE_EXPERT_OPTIM },
+	{ "zero_pp_rank_D_mp_rank_Moptim_states.pt", CKPT_FILE_OPTIM },
+	{ "zero_pp_rank_D_mp_rank_M_model_states.pt", CKPT_FILE_MODEL3 },
+	{ "layer_L_expert_E_mp_rank_M_model_states.pt", CKPT_FILE_EXPERT },
+	{ "layer_L-model_M-model_states.pt", CKPT_FILE_LAYER },
+	{ "layer_L*model_states.pt", CKPT_FILE_LAYER },
+	{ "expert_*_model_states.pt", CKPT_FILE_EXPERT_OLD },
+	{ "expp_rank_D_mp_rank_M_optim_states.pt", CKPT_FILE_EXPERT_OPTIM },
 };
 
 static bool skip_number(const char **s, unsigned *out)
@@ -105,7 +105,7 @@ struct ckname names_parse(const char *name)
 			continue;
 		/* A pipeline's topology may have other axes, too ("-expert_01-model_00"), or
 		 * lack this one. */
-		if (r.kind == TAG_FILE_LAYER && axis) {
+		if (r.kind == CKPT_FILE_LAYER && axis) {
 			axis += strlen("-model_");
 			if (!skip_number(&axis, &r.mp) &&
 			    strcmp(axis, "states.pt") != 0)
@@ -118,7 +118,7 @@ struct ckname names_parse(const char *name)
 
 void names_format(struct ckname n, bool bf16, char name[NAME_MAX + 1])
 {
-	char *at = stpcpy(name, bf16 && n.kind == TAG_FILE_OPTIM ? "bf16_" : "");
+	char *at = stpcpy(name, bf16 && n.kind == CKPT_FILE_OPTIM ? "bf16_" : "");
 	size_t i = 0;
 
 	while (patterns[i].kind != n.kind)

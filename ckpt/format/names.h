@@ -6,28 +6,28 @@
 #include <stdbool.h>
 
 /* The kind of a file in a tag directory, by its name.  Files are numbered in this order
- * (tagdir.h). */
-enum tag_file_kind {
-	TAG_FILE_OTHER,
-	TAG_FILE_OPTIM,  /* [bf16_]zero_pp_rank_D_mp_rank_XX_optim_states.pt */
-	TAG_FILE_MODEL,  /* mp_rank_XX_model_states.pt */
-	TAG_FILE_MODEL3, /* zero_pp_rank_D_mp_rank_XX_model_states.pt (ZeRO-3) */
-	TAG_FILE_EXPERT, /* layer_L_expert_E_mp_rank_XX_model_states.pt */
-	TAG_FILE_SWAPPED, /* a tensor in NAMES_SWAP_DIR */
-	TAG_FILE_LAYER,  /* layer_XX-...-model_states.pt (pipeline) */
-	TAG_FILE_EXPERT_OPTIM, /* expp_rank_D_mp_rank_XX_optim_states.pt: no ZeRO */
-	TAG_FILE_EXPERT_OLD, /* expert_E_mp_rank_XX_model_states.pt: no layer */
-	TAG_FILE_KINDS,
+ * (zero_dir.h). */
+enum ckpt_file_kind {
+	CKPT_FILE_OTHER,
+	CKPT_FILE_OPTIM,  /* [bf16_]zero_pp_rank_D_mp_rank_XX_optim_states.pt */
+	CKPT_FILE_MODEL,  /* mp_rank_XX_model_states.pt */
+	CKPT_FILE_MODEL3, /* zero_pp_rank_D_mp_rank_XX_model_states.pt (ZeRO-3) */
+	CKPT_FILE_EXPERT, /* layer_L_expert_E_mp_rank_XX_model_states.pt */
+	CKPT_FILE_SWAPPED, /* a tensor in NAMES_SWAP_DIR */
+	CKPT_FILE_LAYER,  /* layer_XX-...-model_states.pt (pipeline) */
+	CKPT_FILE_EXPERT_OPTIM, /* expp_rank_D_mp_rank_XX_optim_states.pt: no ZeRO */
+	CKPT_FILE_EXPERT_OLD, /* expert_E_mp_rank_XX_model_states.pt: no layer */
+	CKPT_FILE_KINDS,
 };
 
 struct ckname {
-	enum tag_file_kind kind;
+	enum ckpt_file_kind kind;
 	unsigned dp; /* data-parallel rank; "pp" in the name is historical.
-		      * TAG_FILE_EXPERT_OPTIM: the expert-parallel rank */
+		      * CKPT_FILE_EXPERT_OPTIM: the expert-parallel rank */
 	unsigned mp; /* model-parallel rank: pipeline stage * tp + tensor rank;
-		      * TAG_FILE_LAYER: the tensor rank alone */
-	unsigned layer; /* of TAG_FILE_LAYER; TAG_FILE_EXPERT: counts MoE layers */
-	unsigned expert; /* of TAG_FILE_EXPERT: its number in the whole layer */
+		      * CKPT_FILE_LAYER: the tensor rank alone */
+	unsigned layer; /* of CKPT_FILE_LAYER; CKPT_FILE_EXPERT: counts MoE layers */
+	unsigned expert; /* of CKPT_FILE_EXPERT: its number in the whole layer */
 };
 
 /* Larger numbers in names are not taken for ranks. */

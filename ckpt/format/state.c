@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Reads one state of one parameter from a file of a universal checkpoint, in the forms that
- * plan_universal.c lists.  A tensor that the converter has copied from a module is still a view of
+ * view_universal.c lists.  A tensor that the converter has copied from a module is still a view of
  * its storage, so its elements may be in another order, or lie apart.
  */
 #include "ckpt/format/state.h"

@@ -479,7 +479,7 @@ void context_free(struct uckpt *u)
 	free(u);
 }
 
-int tag_file_find(struct tag_file *f, struct errmsg *err)
+int ckpt_file_find(struct ckpt_file *f, struct errmsg *err)
 {
 	struct attrs a;
 	char *where;
@@ -496,7 +496,7 @@ int tag_file_find(struct tag_file *f, struct errmsg *err)
 	return 0;
 }
 
-int tag_file_open(const struct tag_file *f, struct ptfile *pt, struct errmsg *err)
+int ckpt_file_open(const struct ckpt_file *f, struct ptfile *pt, struct errmsg *err)
 {
 	return io_open_pt(f->u, f->path, &f->file, pt, err);
 }

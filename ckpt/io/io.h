@@ -77,7 +77,7 @@ int io_open_pt(struct uckpt *u, const char *path, const struct fileid *known, st
 
 /* A file of a checkpoint: a shard, which is a file that a rank wrote, or one of Hugging
  * Face weights. */
-struct tag_file {
+struct ckpt_file {
 	const char *name; /* first: array_by_text; within path */
 	struct uckpt *u;
 	char *path;
@@ -88,10 +88,10 @@ struct tag_file {
 };
 
 /* Find the file at f->path and fill in the rest, but for `id`; errors as io_stat. */
-int tag_file_find(struct tag_file *f, struct errmsg *err);
+int ckpt_file_find(struct ckpt_file *f, struct errmsg *err);
 
 /* Open a file of the directory.  -EIO if it was replaced since it was scanned;
  * otherwise as ptfile_open_source. */
-int tag_file_open(const struct tag_file *f, struct ptfile *pt, struct errmsg *err);
+int ckpt_file_open(const struct ckpt_file *f, struct ptfile *pt, struct errmsg *err);
 
 #endif

@@ -2,7 +2,7 @@
 /*
  * Open packs and the bytes of packed files.
  *
- * All users of a context that open a path share one pack, since plan, readers and checks each open
+ * All users of a context that open a path share one pack, since views, readers and checks each open
  * it, and the index of a large checkpoint takes a while to check.  The last few packs of servers
  * stay open without a user: the next one would fetch the index, tables and some blocks again.
  *

@@ -11,7 +11,7 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/table/tagdir.h"
+#include "ckpt/table/zero_dir.h"
 #include "ckpt/table/tags.h"
 #include "ckpt/format/cast.h"
 #include "ckpt/format/value.h"
@@ -22,7 +22,7 @@
 #include "ckpt/vfile/extent.h"
 #include "ckpt/vfile/gather.h"
 
-struct shards *checkpoint_shards(struct uckpt *u, const struct tag_file *files, size_t n)
+struct shards *checkpoint_shards(struct uckpt *u, const struct ckpt_file *files, size_t n)
 {
 	struct shards *c = shards_new(u);
 
@@ -188,7 +188,7 @@ const struct param *checkpoint_find(const struct checkpoint *c, const char *name
 const char *checkpoint_path(const struct checkpoint *c, enum checkpoint_object what, unsigned mp,
 			    unsigned rank)
 {
-	const struct tag_file *f = checkpoint_file(c, what, mp, rank);
+	const struct ckpt_file *f = checkpoint_file(c, what, mp, rank);
 
 	return f ? f->path : c->path;
 }

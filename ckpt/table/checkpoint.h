@@ -22,7 +22,7 @@ struct gathers;
 struct merge_rules;
 struct param;
 struct shards;
-struct tag_file;
+struct ckpt_file;
 struct uckpt;
 struct user_rules;
 struct value;
@@ -48,7 +48,7 @@ struct param_state {
 	/* Private to ZeRO: the tensor of a rank for all parameters of a group. */
 	uint64_t offset; /* of element 0 in the file, in bytes */
 	uint64_t numel;
-	uint32_t swapped; /* 1 + index in tagdir.swapped if the tensor is in a separate file, else
+	uint32_t swapped; /* 1 + index in zero_dir.swapped if the tensor is in a separate file, else
 			   * 0 */
 };
 
@@ -93,7 +93,7 @@ struct checkpoint {
 	struct stat st;
 	const struct dirlist *names_there; /* list of the directory, while `list` runs; or NULL */
 	/* Numbered as in extents: */
-	const struct tag_file *files;
+	const struct ckpt_file *files;
 	size_t nfiles;
 	struct shards *shards; /* shards of the files, with the same numbers */
 	size_t witness;        /* a save replaces this file and the first one with all others */
@@ -106,7 +106,7 @@ struct checkpoint {
 	struct run_facts facts;
 	struct errmsg_list notes; /* messages about a foreign source that concern all views */
 	/* Files that a re-cut copies unchanged: files of a pipeline's layers and of experts. */
-	const struct tag_file *layers, *experts;
+	const struct ckpt_file *layers, *experts;
 	size_t nlayers, nexperts;
 	/* The parameters of model-parallel rank mp, which is tensor-parallel rank mp % tp of
 	 * stage mp / tp. */
@@ -147,7 +147,7 @@ struct part_run {
 	enum dtype to; /* type to convert to */
 };
 
-/* A kind of source.  Errors are those of plan_open. */
+/* A kind of source.  Errors are those of view_open. */
 struct checkpoint_ops {
 	size_t size; /* of the loader's structure, which begins with a checkpoint */
 	/* Fill in the members that concern files, except `shards`. */
@@ -177,7 +177,7 @@ struct checkpoint_ops {
 		     struct extent_map *out, struct gathers *gathers, struct errmsg *err);
 	/* Return the file that has a rank's object, or NULL.  The function is NULL if no file
 	 * has any. */
-	const struct tag_file *(*file)(const struct checkpoint *c, enum checkpoint_object what,
+	const struct ckpt_file *(*file)(const struct checkpoint *c, enum checkpoint_object what,
 				       unsigned mp, unsigned rank);
 	/* Return the object, which lives as long as the layout, whose old file has its tensors.  If
 	 * no file has it, make the object that one data-parallel rank of stage 1 would have saved,
@@ -238,7 +238,7 @@ enum dtype checkpoint_dtype(const struct param *p, enum dtype to);
 const struct param *checkpoint_find(const struct checkpoint *c, const char *name);
 
 /* Return the file with a rank's object, or NULL. */
-static inline const struct tag_file *
+static inline const struct ckpt_file *
 checkpoint_file(const struct checkpoint *c, enum checkpoint_object what, unsigned mp, unsigned rank)
 {
 	return c->ops->file ? c->ops->file(c, what, mp, rank) : NULL;
@@ -285,6 +285,6 @@ void checkpoint_warn_of_steps(const struct checkpoint *c, const char *model, con
 			      const struct errmsg_sink *to);
 
 /* Make a list of `n` files to open on demand, in their order; NULL when memory runs out. */
-struct shards *checkpoint_shards(struct uckpt *u, const struct tag_file *files, size_t n);
+struct shards *checkpoint_shards(struct uckpt *u, const struct ckpt_file *files, size_t n);
 
 #endif

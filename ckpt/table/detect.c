@@ -135,7 +135,7 @@ const char *const *detect_dcp_pair(struct uckpt *u, const char *path, const stru
 
 static bool is_optim(const char *name)
 {
-	return names_parse(name).kind == TAG_FILE_OPTIM;
+	return names_parse(name).kind == CKPT_FILE_OPTIM;
 }
 
 enum dir_kind detect(struct uckpt *u, const char *path, struct dirlist *names)
@@ -149,11 +149,11 @@ enum dir_kind detect(struct uckpt *u, const char *path, struct dirlist *names)
 
 	for (size_t i = 0; i < l.n; i++) {
 		const char *name = l.v[i].name;
-		const enum tag_file_kind file = names_parse(name).kind;
+		const enum ckpt_file_kind file = names_parse(name).kind;
 
-		optim |= file == TAG_FILE_OPTIM;
+		optim |= file == CKPT_FILE_OPTIM;
 		states |= names_ends_with(name, "_states.pt");
-		any |= file != TAG_FILE_OTHER;
+		any |= file != CKPT_FILE_OTHER;
 		first |= strcmp(name, STAGE0_FIRST) == 0;
 		zero |= strcmp(name, "zero") == 0; /* a universal checkpoint has model states, too */
 		dcp |= strcmp(name, DCP_METADATA) == 0;

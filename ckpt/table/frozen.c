@@ -6,7 +6,7 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/table/tagdir.h"
+#include "ckpt/table/zero_dir.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/format/value.h"
 #include "ckpt/table/rank_params.h"
@@ -114,7 +114,7 @@ const struct frozen_param *frozen_find(const struct frozen *f, const char *name)
 	return array_find(f->v, f->n, sizeof(*f->v), name);
 }
 
-static int need_slots(struct frozen *f, const struct tag_file *file, unsigned rank,
+static int need_slots(struct frozen *f, const struct ckpt_file *file, unsigned rank,
 		      struct errmsg *err)
 {
 	struct ptfile pt;
@@ -122,7 +122,7 @@ static int need_slots(struct frozen *f, const struct tag_file *file, unsigned ra
 
 	if (f->at[rank])
 		return 0;
-	rc = tag_file_open(file, &pt, err);
+	rc = ckpt_file_open(file, &pt, err);
 	if (rc)
 		return rc;
 	rc = find_slots(f, &pt, rank, false, err);
@@ -141,7 +141,7 @@ int frozen_add(struct frozen *f, const struct frozen_param *p, uint64_t first, u
 		return errmsg_set(err, -ENOTSUP, "%s: %s: %s", c->path, p->name, p->odd);
 	for (uint64_t len; n; first += len, n -= len) {
 		const unsigned rank = (unsigned)(first / slot);
-		const struct tag_file *file = c->ops->file(c, OBJECT_MODEL, f->mp, rank);
+		const struct ckpt_file *file = c->ops->file(c, OBJECT_MODEL, f->mp, rank);
 		const int rc = need_slots(f, file, rank, err);
 
 		if (rc)

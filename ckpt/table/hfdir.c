@@ -203,10 +203,10 @@ struct reading {
 static int read_file(void *ctx, size_t i, struct errmsg *err)
 {
 	const struct reading *const r = ctx;
-	struct tag_file *const f = &r->d->files[i];
+	struct ckpt_file *const f = &r->d->files[i];
 	struct hfdir_header *const h = &r->d->headers[i];
 	struct source src;
-	int rc = tag_file_find(f, err) ?:
+	int rc = ckpt_file_find(f, err) ?:
 		 io_open(f->u, f->path, &f->file, &src, err);
 
 	if (rc)
@@ -276,7 +276,7 @@ static int read_files(struct hfdir *d, const struct layout *l,
 	if (!d->files || !d->headers)
 		return errmsg_nomem(err, d->path);
 	for (; d->nfiles < n; d->nfiles++) {
-		struct tag_file *const f = &d->files[d->nfiles];
+		struct ckpt_file *const f = &d->files[d->nfiles];
 
 		f->u = d->u;
 		if (asprintf(&f->path, "%s/%s", d->path, names[d->nfiles]) < 0)

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "ckpt/table/tagdir.h"
+#include "ckpt/table/zero_dir.h"
 #include "ckpt/format/tensor.h"
 
 struct errmsg;
@@ -22,7 +22,7 @@ struct hfdir {
 	char *path;
 	struct stat st;       /* the directory's owner and permission bits */
 	struct permissions readable_by; /* users that may read all files */
-	struct tag_file *files;
+	struct ckpt_file *files;
 	struct hfdir_header *headers; /* one per file; owns the memory that tensors point to */
 	size_t nfiles;
 	/* Tensors of real types (cast_knows), by name; each storage is the part of the file that

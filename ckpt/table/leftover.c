@@ -21,7 +21,7 @@
 #include <string.h>
 
 #include "ckpt/base/array.h"
-#include "ckpt/table/tagdir.h"
+#include "ckpt/table/zero_dir.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/format/value.h"
 
@@ -30,13 +30,13 @@
 
 /* A save, identified by its files of ranks 0. */
 struct save {
-	const struct tag_file *optim, *model;
+	const struct ckpt_file *optim, *model;
 	int64_t stage;
 	int64_t dp, mp, tp; /* numbers of ranks; tp is an upper limit */
 	bool prefixed_right, is_pipeline;
 };
 
-static size_t prefix_len(const struct tag_file *f)
+static size_t prefix_len(const struct ckpt_file *f)
 {
 	return (size_t)(strstr(f->name, "zero_pp_rank_") - f->name);
 }
@@ -71,7 +71,7 @@ static bool read_shard(struct save *s)
 	const struct value *dict;
 	struct ptfile pt;
 
-	if (tag_file_open(s->optim, &pt, NULL))
+	if (ckpt_file_open(s->optim, &pt, NULL))
 		return false;
 	dict = value_find(pt.root, KEY_OPTIMIZER_STATE_DICT);
 	s->dp = partition_count(dict);
@@ -88,7 +88,7 @@ static bool read_model(struct save *s)
 	const struct value *config;
 	struct ptfile pt;
 
-	if (tag_file_open(s->model, &pt, NULL))
+	if (ckpt_file_open(s->model, &pt, NULL))
 		return false;
 	config = value_find(pt.root, KEY_DS_CONFIG);
 	value_get_int(value_find(pt.root, "dp_world_size"), &dp);
@@ -107,16 +107,16 @@ static bool read_model(struct save *s)
 
 /* Find the save that wrote shard `i`, which is of ranks 0.  False if its model states were
  * overwritten. */
-static bool read_save(const struct tagdir *d, size_t i, struct save *s)
+static bool read_save(const struct zero_dir *d, size_t i, struct save *s)
 {
-	struct ckname model = { .kind = TAG_FILE_MODEL };
+	struct ckname model = { .kind = CKPT_FILE_MODEL };
 
 	*s = (struct save){ .optim = &d->optim[i] };
 	if (!read_shard(s))
 		return false;
 	if (s->stage == 3)
-		model.kind = TAG_FILE_MODEL3;
-	s->model = tagdir_find(d, &model, NULL);
+		model.kind = CKPT_FILE_MODEL3;
+	s->model = zero_dir_find(d, &model, NULL);
 	return s->model && read_model(s);
 }
 
@@ -129,7 +129,7 @@ static int compare(const struct save *a, const struct save *b)
 
 /* Find the newest save.  The shards of ranks 0, with any prefix, are the first ones.  Without
  * ZeRO there are none, and one file for all data-parallel ranks. */
-static bool find_newest(const struct tagdir *d, struct save *out)
+static bool find_newest(const struct zero_dir *d, struct save *out)
 {
 	bool one = !d->noptim && d->nmodel;
 
@@ -155,23 +155,23 @@ static bool find_newest(const struct tagdir *d, struct save *out)
 }
 
 /* Did the save write a file of this name? */
-static bool wrote(const struct save *s, const struct tag_file *f)
+static bool wrote(const struct save *s, const struct ckpt_file *f)
 {
 	const struct ckname *const id = &f->id;
 
 	switch (id->kind) {
-	case TAG_FILE_OPTIM:
+	case CKPT_FILE_OPTIM:
 		return id->mp < s->mp && id->dp < s->dp &&
 		       prefix_len(f) == prefix_len(s->optim) &&
 		       strncmp(f->name, s->optim->name, prefix_len(f)) == 0;
-	case TAG_FILE_MODEL:
-	case TAG_FILE_MODEL3:
+	case CKPT_FILE_MODEL:
+	case CKPT_FILE_MODEL3:
 		return id->kind == s->model->id.kind && id->mp < s->mp &&
 		       id->dp < s->dp;
-	case TAG_FILE_EXPERT:
-	case TAG_FILE_EXPERT_OPTIM:
-		return id->mp < s->mp && (id->kind == TAG_FILE_EXPERT || !s->stage);
-	case TAG_FILE_LAYER:
+	case CKPT_FILE_EXPERT:
+	case CKPT_FILE_EXPERT_OPTIM:
+		return id->mp < s->mp && (id->kind == CKPT_FILE_EXPERT || !s->stage);
+	case CKPT_FILE_LAYER:
 		return s->is_pipeline && id->mp < s->tp;
 	default:
 		return true;
@@ -180,13 +180,13 @@ static bool wrote(const struct save *s, const struct tag_file *f)
 
 /* Is it the first file beyond the save's ranks, although it records the same save? Then the
  * recorded numbers of ranks are wrong. */
-static bool contradicts(const struct save *s, const struct tag_file *f)
+static bool contradicts(const struct save *s, const struct ckpt_file *f)
 {
 	struct save other = *s;
 
 	if (f->id.mp < s->mp ? f->id.mp || f->id.dp != s->dp : f->id.dp)
 		return false;
-	if (f->id.kind == TAG_FILE_OPTIM) {
+	if (f->id.kind == CKPT_FILE_OPTIM) {
 		other.optim = f;
 		return !f->id.mp && read_shard(&other) && other.dp == s->dp &&
 		       other.stage == s->stage;
@@ -198,7 +198,7 @@ static bool contradicts(const struct save *s, const struct tag_file *f)
 
 /* Name the files that the save did not write.  NULL if there are none, or memory runs
  * out. */
-static char *name_others(const struct tagdir *d, const struct save *s)
+static char *name_others(const struct zero_dir *d, const struct save *s)
 {
 	char *text = NULL;
 	size_t size, n = 0;
@@ -221,11 +221,11 @@ static char *name_others(const struct tagdir *d, const struct save *s)
 	return NULL;
 }
 
-bool leftover_drop(struct tagdir *d)
+bool leftover_drop(struct zero_dir *d)
 {
 	struct save s = { 0 };
 	char *const left = find_newest(d, &s) ? name_others(d, &s) : NULL;
-	struct tag_file optim, model;
+	struct ckpt_file optim, model;
 	size_t kept = 0;
 
 	if (!left)

@@ -4,13 +4,13 @@
 
 #include <stdbool.h>
 
-struct tagdir;
+struct zero_dir;
 
 /*
  * Drop the files that the newest save did not write from the list of a directory, and name them in
  * d->left.  Opens the first optimizer shards and model states.  Returns false, without a change, if
  * these do not show which save is the newest, or if that save wrote all files.
  */
-bool leftover_drop(struct tagdir *d);
+bool leftover_drop(struct zero_dir *d);
 
 #endif

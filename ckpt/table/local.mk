@@ -4,7 +4,7 @@
 # Uses the rooms above.
 ckpt_libuckpt_a_SOURCES += \
 	%D%/rank_files.h %D%/rank_files.c %D%/detect.h \
-	%D%/tagdir.h %D%/leftover.h %D%/leftover.c %D%/tagdir.c %D%/hfdir.h %D%/hfdir.c \
+	%D%/zero_dir.h %D%/leftover.h %D%/leftover.c %D%/zero_dir.c %D%/hfdir.h %D%/hfdir.c \
 	%D%/detect.c %D%/hfhub.h %D%/hfhub.c %D%/tags.h %D%/tags.c %D%/experts.h \
 	%D%/merge_rules.h %D%/merge_rules.c %D%/user_rules.h %D%/user_rules.c %D%/rank_table.h \
 	%D%/geometry.h %D%/geometry_impl.h %D%/geometry.c %D%/geometry_affine.c %D%/experts.c \

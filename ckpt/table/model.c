@@ -16,12 +16,12 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/parallel.h"
 #include "ckpt/format/value.h"
-#include "ckpt/table/tagdir.h"
+#include "ckpt/table/zero_dir.h"
 #include "ckpt/table/user_rules.h"
 
 struct builder {
 	struct model *m;
-	const struct tagdir *dir;
+	const struct zero_dir *dir;
 	const struct user_rules *user;
 	const struct rank_object *object;
 	struct merge_rules *rules;
@@ -42,7 +42,7 @@ static int64_t recorded_ranks(const struct rank_params *c, unsigned mp)
 	return n > c->mp_world_size ? n : c->mp_world_size;
 }
 
-static size_t count_files(const struct tag_file *v, size_t n)
+static size_t count_files(const struct ckpt_file *v, size_t n)
 {
 	size_t i = 0;
 
@@ -55,7 +55,7 @@ static size_t count_files(const struct tag_file *v, size_t n)
  * converter counts only those of layer 1. */
 static int count_slices(const struct builder *b, unsigned *slices)
 {
-	const struct tag_file *v = b->dir->layer;
+	const struct ckpt_file *v = b->dir->layer;
 	const size_t n = b->dir->nlayer, first = count_files(v, n);
 
 	for (size_t i = first, k; i < n; i += k) {
@@ -391,7 +391,7 @@ static int model_load_rank(void *ctx, size_t mp, struct errmsg *err)
 	return rank_params_load(&b->m->ranks[mp], b->dir, (unsigned)mp, b->object, err);
 }
 
-int model_load(struct model *m, const struct tagdir *dir, const struct user_rules *user,
+int model_load(struct model *m, const struct zero_dir *dir, const struct user_rules *user,
 	       const struct rank_object *object, struct errmsg *err)
 {
 	struct builder b = { .m = m, .dir = dir, .user = user, .object = object, .err = err };

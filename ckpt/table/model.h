@@ -11,7 +11,7 @@
 
 struct errmsg;
 struct merge_rules;
-struct tagdir;
+struct zero_dir;
 struct user_rules;
 
 /*
@@ -37,7 +37,7 @@ struct model {
 /* Read the tables of all ranks of a scanned directory, as rank_params_load.  The user's rules (may
  * be NULL) take precedence over the checkpoint's.  -ENOTSUP, with the parameter's name, for layouts
  * that cannot be served. */
-int model_load(struct model *m, const struct tagdir *dir, const struct user_rules *user,
+int model_load(struct model *m, const struct zero_dir *dir, const struct user_rules *user,
 	       const struct rank_object *object, struct errmsg *err);
 
 void model_done(struct model *m);

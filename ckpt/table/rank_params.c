@@ -17,7 +17,7 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/table/tagdir.h"
+#include "ckpt/table/zero_dir.h"
 #include "ckpt/format/module_dict.h"
 #include "ckpt/format/names.h"
 #include "ckpt/format/ptfile.h"
@@ -261,16 +261,16 @@ static int rank_params_load_rank(struct rank_params_loader *l)
 	return rc ?: load_rules(l);
 }
 
-int rank_params_load(struct rank_params *c, const struct tagdir *dir, unsigned mp,
+int rank_params_load(struct rank_params *c, const struct zero_dir *dir, unsigned mp,
 		     const struct rank_object *object, struct errmsg *err)
 {
-	const struct tag_file *f = &dir->model[tagdir_model_number(dir, mp)];
+	const struct ckpt_file *f = &dir->model[zero_dir_model_number(dir, mp)];
 	struct rank_params_loader l = { .c = c, .file = f->path, .dir = dir, .err = err };
 	struct ptfile pt;
 	int rc;
 
 	*c = (struct rank_params){ .facts.zero3 = dir->zero3, .mp = mp };
-	rc = tag_file_open(f, &pt, err);
+	rc = ckpt_file_open(f, &pt, err);
 	if (rc)
 		return rc;
 	l.pt = &pt;

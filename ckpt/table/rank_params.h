@@ -12,8 +12,8 @@
 #include "ckpt/table/merge_rules.h"
 #include "ckpt/table/rank_table.h"
 
-struct tagdir;
-struct tag_file;
+struct zero_dir;
+struct ckpt_file;
 struct ptfile;
 struct value;
 
@@ -75,17 +75,17 @@ struct rank_object {
 
 /* Read the table of model-parallel rank `mp` of a scanned directory.  Messages name the file.
  * `object` may be NULL: the file's object is used as it is. */
-int rank_params_load(struct rank_params *c, const struct tagdir *dir, unsigned mp,
+int rank_params_load(struct rank_params *c, const struct zero_dir *dir, unsigned mp,
 		     const struct rank_object *object, struct errmsg *err);
 void rank_params_done(struct rank_params *c);
 
 /* Find the experts of a loaded table from their files, assign them their slices, and add
  * tensors that the optimizer does not own.  `tp`: tensor-parallel ranks. */
-int rank_params_find_experts(struct rank_params *c, const struct tagdir *dir, unsigned tp,
+int rank_params_find_experts(struct rank_params *c, const struct zero_dir *dir, unsigned tp,
 			     struct errmsg *err);
 
 /* Read `rest` from the open model states of stage 3; other stages read it with the table. */
-int rank_params_read_rest(struct rank_params *c, const struct tagdir *dir,
+int rank_params_read_rest(struct rank_params *c, const struct zero_dir *dir,
 			  const struct ptfile *pt, struct errmsg *err);
 
 /* Fill in an entry, whose name is set, from tensor `v` of the open file, number `file` in
@@ -99,9 +99,9 @@ int rank_entry_read(struct rank_entry *e, struct arena *a, const struct ptfile *
 int rank_params_fragment(const struct ptfile *pt, const char *name, size_t index,
 			 const struct value **out, struct errmsg *err);
 
-/* Check that an expert's file (one of tagdir.expert) holds what the table of
+/* Check that an expert's file (one of zero_dir.expert) holds what the table of
  * its directory expects. -EBADMSG if not; errors of ptfile_open_source. */
 int rank_params_check_expert(const struct rank_params *c,
-			     const struct tag_file *f, struct errmsg *err);
+			     const struct ckpt_file *f, struct errmsg *err);
 
 #endif

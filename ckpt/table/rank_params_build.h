@@ -4,7 +4,7 @@
 
 #include "ckpt/table/rank_params.h"
 
-struct tagdir;
+struct zero_dir;
 struct errmsg;
 struct ptfile;
 struct value;
@@ -16,7 +16,7 @@ struct rank_params_loader {
 	const struct ptfile *pt;         /* the model-states file */
 	const struct value_dict *module; /* see module_dict.h */
 	const char *file;                /* its path */
-	const struct tagdir *dir;
+	const struct zero_dir *dir;
 	unsigned tp; /* tensor-parallel ranks, once they are known */
 	struct errmsg *err;
 };
@@ -32,7 +32,7 @@ int rank_params_load_module(const struct rank_params_loader *l);
 /* Add an entry for `name`, tensor `v` of the open file `f`, and set `t` to the tensor.  Errors
  * of the tensor are returned, too, except in stage 3, whose universal tree does not have it. */
 int rank_params_add_entry(const struct rank_params_loader *l, const struct ptfile *pt,
-			  const struct tag_file *f, const struct value *name, const struct value *v,
+			  const struct ckpt_file *f, const struct value *name, const struct value *v,
 			  struct rank_entry **out, struct tensor *t);
 
 #endif

@@ -15,7 +15,7 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/table/tagdir.h"
+#include "ckpt/table/zero_dir.h"
 #include "ckpt/format/names.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/format/value.h"
@@ -28,9 +28,9 @@ static bool is_first(const struct rank_params_loader *l)
 }
 
 /* Return the next file of an expert of the pipeline stage, from `*at` on, or NULL. */
-static const struct tag_file *next_file(const struct rank_params_loader *l, size_t *at)
+static const struct ckpt_file *next_file(const struct rank_params_loader *l, size_t *at)
 {
-	const struct tagdir *d = l->dir;
+	const struct zero_dir *d = l->dir;
 
 	while (*at < d->nexpert && d->expert[*at].id.mp / l->tp != l->c->mp / l->tp)
 		++*at;
@@ -42,7 +42,7 @@ static int check_files(const struct rank_params_loader *l)
 {
 	const struct experts *x = &l->c->experts;
 	const bool zero3 = l->dir->zero3;
-	const struct tag_file *f;
+	const struct ckpt_file *f;
 	size_t at = 0;
 
 	f = next_file(l, &at);
@@ -67,15 +67,15 @@ static int check_files(const struct rank_params_loader *l)
 }
 
 /* Return the file of an expert, saved by the rank itself or by another tensor-parallel rank. */
-static const struct tag_file *find_file(const struct rank_params_loader *l, size_t layer,
+static const struct ckpt_file *find_file(const struct rank_params_loader *l, size_t layer,
 					unsigned expert)
 {
-	const struct ckname id = { .kind = TAG_FILE_EXPERT,
+	const struct ckname id = { .kind = CKPT_FILE_EXPERT,
 				   .mp = l->c->mp,
 				   .layer = (unsigned)layer,
 				   .expert = expert };
 
-	return tagdir_find_shared(l->dir, id, l->tp);
+	return zero_dir_find_shared(l->dir, id, l->tp);
 }
 
 /*
@@ -86,7 +86,7 @@ static const struct tag_file *find_file(const struct rank_params_loader *l, size
 static int find_lanes(const struct rank_params_loader *l, size_t i)
 {
 	struct expert_layer *layer = &l->c->experts.layers[i];
-	struct ckname id = { .kind = TAG_FILE_EXPERT, .layer = (unsigned)i };
+	struct ckname id = { .kind = CKPT_FILE_EXPERT, .layer = (unsigned)i };
 	const unsigned first = l->c->mp - l->c->mp % l->tp;
 	unsigned most = 1;
 
@@ -95,7 +95,7 @@ static int find_lanes(const struct rank_params_loader *l, size_t i)
 		unsigned n = 0;
 
 		for (id.mp = first; id.mp < first + l->tp; id.mp++)
-			n += tagdir_find(l->dir, &id, NULL) != NULL;
+			n += zero_dir_find(l->dir, &id, NULL) != NULL;
 		most = id.expert ? most : n;
 		if (n != most || (n != 1 && n != l->tp))
 			return ERRMSG_FILE(l, -EBADMSG,
@@ -108,9 +108,9 @@ static int find_lanes(const struct rank_params_loader *l, size_t i)
 	return 0;
 }
 
-static int open_expert(const struct tag_file *f, struct ptfile *pt, struct errmsg *err)
+static int open_expert(const struct ckpt_file *f, struct ptfile *pt, struct errmsg *err)
 {
-	const int rc = tag_file_open(f, pt, err);
+	const int rc = ckpt_file_open(f, pt, err);
 
 	if (rc || value_pairs(pt->root))
 		return rc;
@@ -121,7 +121,7 @@ static int open_expert(const struct tag_file *f, struct ptfile *pt, struct errms
 }
 
 static int find_prefix(const struct rank_params_loader *l, struct expert_layer *layer,
-		       const struct tag_file *f)
+		       const struct ckpt_file *f)
 {
 	const struct value_dict *keys;
 	struct ptfile pt;
@@ -240,7 +240,7 @@ static int claim_slices(const struct rank_params_loader *l)
 }
 
 /* Check that an expert's file has the tensor of a slice. */
-static int check_slice(const struct slice *s, const struct tag_file *f, const struct ptfile *pt,
+static int check_slice(const struct slice *s, const struct ckpt_file *f, const struct ptfile *pt,
 		       struct errmsg *err)
 {
 	const unsigned skip = s->layer->fused; /* its first dimension is the
@@ -269,7 +269,7 @@ static int check_slice(const struct slice *s, const struct tag_file *f, const st
 /* Find the slice for a key of native expert file `f`, by the name that ranks use; NULL if there is
  * none.  Sets *own to whether the key belongs to that expert. */
 static const struct slice *find_native(const struct rank_params *c, const struct expert_layer *layer,
-				       const struct tag_file *f, const struct value *key, bool *own)
+				       const struct ckpt_file *f, const struct value *key, bool *own)
 {
 	char name[EXPERT_NAME_MAX];
 	unsigned number;
@@ -285,7 +285,7 @@ static const struct slice *find_native(const struct rank_params *c, const struct
 
 /* Add an expert's tensors that the optimizer does not own. */
 static int add_rest(const struct rank_params_loader *l, const struct expert_layer *layer,
-		    const struct tag_file *f)
+		    const struct ckpt_file *f)
 {
 	const struct value_dict *keys;
 	struct rank_entry *e;
@@ -332,7 +332,7 @@ static int check_layer(const struct rank_params_loader *l, size_t number)
 {
 	struct rank_params *c = l->c;
 	const struct expert_layer *layer = &c->experts.layers[number];
-	const struct tag_file *first = find_file(l, number, 0);
+	const struct ckpt_file *first = find_file(l, number, 0);
 	size_t n = 0, keys;
 	struct ptfile pt;
 	int rc = open_expert(first, &pt, l->err);
@@ -393,12 +393,12 @@ static int entry_by_name(const void *a, const void *b)
 	return strcmp((*x)->name, (*y)->name);
 }
 
-int rank_params_find_experts(struct rank_params *c, const struct tagdir *dir, unsigned tp,
+int rank_params_find_experts(struct rank_params *c, const struct zero_dir *dir, unsigned tp,
 			     struct errmsg *err)
 {
 	const struct rank_params_loader l = {
 		.c = c,
-		.file = dir->model[tagdir_model_number(dir, c->mp)].path,
+		.file = dir->model[zero_dir_model_number(dir, c->mp)].path,
 		.dir = dir,
 		.tp = tp,
 		.err = err,
@@ -423,7 +423,7 @@ static bool has_entry(const struct rank_params *c, const char *name)
 
 /* Check that a native expert's file has no keys beyond its parameters and the
  * tensors in the table. */
-static int check_keys(const struct rank_params *c, const struct tag_file *f,
+static int check_keys(const struct rank_params *c, const struct ckpt_file *f,
 		      const struct ptfile *pt, struct errmsg *err)
 {
 	const struct expert_layer *layer = &c->experts.layers[f->id.layer];
@@ -441,7 +441,7 @@ static int check_keys(const struct rank_params *c, const struct tag_file *f,
 	return 0;
 }
 
-int rank_params_check_expert(const struct rank_params *c, const struct tag_file *f,
+int rank_params_check_expert(const struct rank_params *c, const struct ckpt_file *f,
 			     struct errmsg *err)
 {
 	const struct expert_layer *layer = &c->experts.layers[f->id.layer];

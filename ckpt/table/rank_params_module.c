@@ -19,7 +19,7 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/table/tagdir.h"
+#include "ckpt/table/zero_dir.h"
 #include "ckpt/format/cast.h"
 #include "ckpt/format/module_dict.h"
 #include "ckpt/format/names.h"
@@ -36,7 +36,7 @@ struct known {
 
 struct reader {
 	const struct rank_params_loader *l;
-	const struct tag_file *file;
+	const struct ckpt_file *file;
 	struct arena scratch;
 	struct module_entries entries;
 	struct known *known; /* additional facts, by entry */
@@ -86,7 +86,7 @@ static struct rank_entry *new_entry(struct rank_params *c, const char *name)
 }
 
 int rank_params_add_entry(const struct rank_params_loader *l, const struct ptfile *pt,
-			  const struct tag_file *f, const struct value *name, const struct value *v,
+			  const struct ckpt_file *f, const struct value *name, const struct value *v,
 			  struct rank_entry **out, struct tensor *t)
 {
 	struct rank_entry *e = *out = new_entry(l->c, value_cstr(name));
@@ -215,11 +215,11 @@ static void list_buffers(struct reader *r)
 static int read_rest(const struct rank_params_loader *l)
 {
 	struct rank_params *c = l->c;
-	const struct tagdir *d = l->dir;
+	const struct zero_dir *d = l->dir;
 	const struct value_dict *shapes =
 		c->facts.zero3 ? NULL : value_find_pairs(l->pt->root, KEY_FROZEN_SHAPES);
 	const size_t n = l->module ? l->module->n : 0, frozen = shapes ? shapes->n : 0;
-	struct reader r = { .l = l, .file = &d->model[tagdir_model_number(d, c->mp)] };
+	struct reader r = { .l = l, .file = &d->model[zero_dir_model_number(d, c->mp)] };
 	int rc = 0;
 
 	c->rest = (struct rank_rest){
@@ -249,7 +249,7 @@ int rank_params_load_module(const struct rank_params_loader *l)
 				"has no module, and no layer_* files of a pipeline beside it");
 }
 
-int rank_params_read_rest(struct rank_params *c, const struct tagdir *dir, const struct ptfile *pt,
+int rank_params_read_rest(struct rank_params *c, const struct zero_dir *dir, const struct ptfile *pt,
 			  struct errmsg *err)
 {
 	struct rank_params_loader l = {

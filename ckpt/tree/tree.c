@@ -26,7 +26,7 @@
 #include "ckpt/vfile/vfile.h"
 
 #define BLOCK_SIZE (1u << 20) /* cp and Python read in blocks of this size */
-#define SCATTERED_SIZE 4096u  /* for plan_stat.scattered */
+#define SCATTERED_SIZE 4096u  /* for view_stat.scattered */
 
 /* st_blksize of a directory, which the C library uses as its buffer size.  The
  * kernel allocates as much memory for each request, which dominated listings of
@@ -46,14 +46,14 @@ int tree_parse(struct tree *t, uint64_t ino, struct tree_node *out)
 	} else if (ino & INO_LATEST) {
 		out->kind = NODE_LATEST;
 	} else if (ino == TREE_ROOT && t->is_view) {
-		*out = (struct tree_node){ NODE_VIEW, PLAN_ROOT, atomic_load(&t->root_view) };
+		*out = (struct tree_node){ NODE_VIEW, VIEW_ROOT, atomic_load(&t->root_slot) };
 	} else if (ino != low) {
 		out->kind = NODE_VIEW;
-		out->view = views_get(t->views, (size_t)(ino >> INO_VIEW_SHIFT) - 1);
+		out->slot = slots_get(t->slots, (size_t)(ino >> INO_VIEW_SHIFT) - 1);
 	} else {
 		out->index = ino == TREE_ROOT ? 0 : low - INO_LOWER_FIRST;
 	}
-	return out->kind == NODE_VIEW && !out->view ? -ENOENT : 0;
+	return out->kind == NODE_VIEW && !out->slot ? -ENOENT : 0;
 }
 
 void tree_set_owner(const struct tree *t, struct stat *st)
@@ -145,9 +145,9 @@ double tree_attr_ttl(const struct tree *t)
 	return s < MOMENT_MAX ? s : MOMENT_MAX;
 }
 
-static int stat_lower(struct tree *t, uint64_t index, struct tree_attr *out)
+static int stat_run_file(struct tree *t, uint64_t index, struct tree_attr *out)
 {
-	const char *path = pathtab_path(t->pathtab, index, NULL);
+	const char *path = paths_path(t->paths, index, NULL);
 	struct attrs a;
 	int rc;
 
@@ -164,46 +164,46 @@ static int stat_lower(struct tree *t, uint64_t index, struct tree_attr *out)
 	return 0;
 }
 
-static int stat_in_plan(struct view *x, uint64_t node, struct plan_stat *out, struct errmsg *err)
+static int stat_in_view(struct slot *x, uint64_t node, struct view_stat *out, struct errmsg *err)
 {
-	struct plan *p;
-	int rc = view_plan(x, &p, err);
+	struct view *v;
+	int rc = slot_view(x, &v, err);
 
 	if (rc)
 		return rc;
-	rc = plan_stat(p, node, out, err);
-	view_put(x);
+	rc = view_stat(v, node, out, err);
+	slot_put(x);
 	return rc;
 }
 
-/* Stat the root of a re-cut view without planning it, unless it was refused, because any user may
+/* Stat the root of a re-cut view without making it, unless it was refused, because any user may
  * look up thousands of them. */
-static int stat_recut(struct view *x, struct plan_stat *out, struct errmsg *err)
+static int stat_recut(struct slot *x, struct view_stat *out, struct errmsg *err)
 {
-	struct view *tag = view_universal(x);
+	struct slot *tag = slot_universal(x);
 	struct errmsg why;
-	struct plan *p;
+	struct view *v;
 	int rc;
 
-	if (view_is_listed(x) || view_state(x, &why) == VIEW_REFUSED || view_plan(tag, &p, NULL))
-		return stat_in_plan(x, PLAN_ROOT, out, err);
-	rc = plan_stat_recut(p, &x->type, out, err);
-	view_put(tag);
-	/* The plan of a refused view has the reason. */
-	return rc == -ENOTSUP ? stat_in_plan(x, PLAN_ROOT, out, err) : rc;
+	if (slot_is_listed(x) || slot_state(x, &why) == SLOT_REFUSED || slot_view(tag, &v, NULL))
+		return stat_in_view(x, VIEW_ROOT, out, err);
+	rc = view_stat_recut(v, &x->type, out, err);
+	slot_put(tag);
+	/* The slot of a refused view has the reason. */
+	return rc == -ENOTSUP ? stat_in_view(x, VIEW_ROOT, out, err) : rc;
 }
 
 /* A refused view does not exist; the message has the reason. */
-static int stat_view(struct tree *t, struct view *x, uint64_t node, struct tree_attr *out,
+static int stat_view(struct tree *t, struct slot *x, uint64_t node, struct tree_attr *out,
 		     struct errmsg *err)
 {
-	struct plan_stat st;
-	const int rc = node == PLAN_ROOT && x->type.kind == PLAN_RECUT
+	struct view_stat st;
+	const int rc = node == VIEW_ROOT && x->type.kind == VIEW_RECUT
 			       ? stat_recut(x, &st, err)
-			       : stat_in_plan(x, node, &st, err);
+			       : stat_in_view(x, node, &st, err);
 
 	if (rc)
-		return rc == -ENOTSUP && node == PLAN_ROOT ? -ENOENT : rc;
+		return rc == -ENOTSUP && node == VIEW_ROOT ? -ENOENT : rc;
 	tree_synthesize(t, ino_of_view(t, x, node), (st.is_dir ? S_IFDIR : S_IFREG) | st.mode,
 			st.size, st.nlink, st.mtime_s, &out->st);
 	if (st.scattered)
@@ -219,16 +219,16 @@ static int stat_view(struct tree *t, struct view *x, uint64_t node, struct tree_
 }
 
 /* Is a tag's universal tree listed, or missing only because the tag is being saved again? */
-static int check_latest(struct tree *t, uint64_t index, const char *path, bool *planned)
+static int check_latest(struct tree *t, uint64_t index, const char *path, bool *made)
 {
-	static const struct view_type universal = { .kind = PLAN_UNIVERSAL };
+	static const struct view_type universal = { .kind = VIEW_UNIVERSAL };
 	struct errmsg why;
 	struct tree_node n;
 	uint64_t ino;
 	int rc = tree_is_tag(t, path) ? tree_list_view(t, path, &universal, index, &ino) : -ENOENT;
 
-	*planned = !rc || (!tree_add_view(t, path, &universal, index, &ino) &&
-			   !tree_parse(t, ino, &n) && view_state(n.view, &why) == VIEW_PLANNED);
+	*made = !rc || (!tree_add_view(t, path, &universal, index, &ino) &&
+			   !tree_parse(t, ino, &n) && slot_state(n.slot, &why) == SLOT_MADE);
 	return rc;
 }
 
@@ -242,15 +242,15 @@ int tree_latest_text(struct tree *t, uint64_t index, const char *dir, char text[
 		return rc;
 	rc = -ENOENT;
 	for (size_t i = 0; i < tags.n && rc == -ENOENT; i++) {
-		bool planned;
+		bool made;
 		char *path;
 
 		if (asprintf(&path, "%s/%s", dir, tags.v[i].name) < 0) {
 			rc = -ENOMEM;
 			break;
 		}
-		rc = check_latest(t, index, path, &planned);
-		if (!rc || (planned && !name))
+		rc = check_latest(t, index, path, &made);
+		if (!rc || (made && !name))
 			name = tags.v[i].name;
 		free(path);
 	}
@@ -265,9 +265,9 @@ static int read_latest(struct tree *t, uint64_t index, const char **dir, char te
 {
 	uint64_t parent;
 	/* Path 0 is the root's. */
-	const char *path = index ? pathtab_path(t->pathtab, index, &parent) : NULL;
+	const char *path = index ? paths_path(t->paths, index, &parent) : NULL;
 
-	*dir = path ? pathtab_path(t->pathtab, parent, NULL) : NULL;
+	*dir = path ? paths_path(t->paths, parent, NULL) : NULL;
 	return *dir ? tree_latest_text(t, parent, *dir, text) : -ENOENT;
 }
 
@@ -299,9 +299,9 @@ int tree_getattr(struct tree *t, uint64_t ino, struct tree_attr *out, struct err
 		return rc;
 	switch (n.kind) {
 	case NODE_RUN:
-		return stat_lower(t, n.index, out);
+		return stat_run_file(t, n.index, out);
 	case NODE_VIEW:
-		return stat_view(t, n.view, n.index, out, err);
+		return stat_view(t, n.slot, n.index, out, err);
 	case NODE_LATEST:
 		return stat_latest(t, n.index, out);
 	case NODE_CONTROL:
@@ -312,17 +312,17 @@ int tree_getattr(struct tree *t, uint64_t ino, struct tree_attr *out, struct err
 
 bool tree_is_tag(struct tree *t, const char *path)
 {
-	return views_is_there(t->views, path, tree_attr_ttl(t)) || detect_has_views(t->o->u, path);
+	return slots_is_there(t->slots, path, tree_attr_ttl(t)) || detect_has_views(t->o->u, path);
 }
 
 int tree_add_view(struct tree *t, const char *tag, const struct view_type *type, uint64_t index,
 		  uint64_t *ino)
 {
-	struct view *x;
-	const int rc = views_add(t->views, tag, type, ino_of_run_file(t, index), &x);
+	struct slot *x;
+	const int rc = slots_add(t->slots, tag, type, ino_of_run_file(t, index), &x);
 
 	if (!rc)
-		*ino = ino_of_view(t, x, PLAN_ROOT);
+		*ino = ino_of_view(t, x, VIEW_ROOT);
 	return rc;
 }
 
@@ -330,38 +330,38 @@ int tree_list_view(struct tree *t, const char *tag, const struct view_type *type
 		   uint64_t *ino)
 {
 	struct errmsg why;
-	struct view *x;
-	int rc = views_add(t->views, tag, type, ino_of_run_file(t, index), &x);
+	struct slot *x;
+	int rc = slots_add(t->slots, tag, type, ino_of_run_file(t, index), &x);
 	bool listed;
 
 	if (rc)
 		return rc;
-	if (view_is_untouched(x)) {
+	if (slot_is_untouched(x)) {
 		listed = true;
 	} else if (roots_are_remote(t->o->u, tag) || latency_is_high(&t->latency)) {
-		const enum view_state state = view_state(x, &why);
+		const enum slot_state state = slot_state(x, &why);
 
-		listed = state != VIEW_REFUSED && state != VIEW_FAILED;
+		listed = state != SLOT_REFUSED && state != SLOT_FAILED;
 	} else {
 		/* Fail now if a save has begun, so that later reads do not. */
-		if (type->kind == PLAN_UNIVERSAL)
-			views_is_there(t->views, tag, 0);
-		listed = view_may_list(x);
+		if (type->kind == VIEW_UNIVERSAL)
+			slots_is_there(t->slots, tag, 0);
+		listed = slot_may_list(x);
 	}
-	*ino = ino_of_view(t, x, PLAN_ROOT);
+	*ino = ino_of_view(t, x, VIEW_ROOT);
 	return listed ? 0 : -ENOENT;
 }
 
 bool tree_renew(struct tree *t)
 {
-	struct view *x;
+	struct slot *x;
 
 	if (!t->is_view)
 		return false;
-	views_is_there(t->views, t->o->source, tree_attr_ttl(t));
-	if (views_add(t->views, t->o->source, &t->o->plan.type, TREE_ROOT, &x))
+	slots_is_there(t->slots, t->o->source, tree_attr_ttl(t));
+	if (slots_add(t->slots, t->o->source, &t->o->view.type, TREE_ROOT, &x))
 		return false;
-	return atomic_exchange(&t->root_view, x) != x;
+	return atomic_exchange(&t->root_slot, x) != x;
 }
 
 int tree_readlink(struct tree *t, uint64_t ino, char *buf, size_t size)
@@ -373,7 +373,7 @@ int tree_readlink(struct tree *t, uint64_t ino, char *buf, size_t size)
 
 	if (tree_parse(t, ino, &n) || n.kind != NODE_RUN)
 		return -EINVAL;
-	path = pathtab_path(t->pathtab, n.index, NULL);
+	path = paths_path(t->paths, n.index, NULL);
 	if (!path)
 		return -ENOENT;
 	fd = io_open_plain(t->o->u, path, O_PATH);
@@ -408,9 +408,9 @@ static int open_remote(struct uckpt *u, const char *path, struct tree_file *out,
 	return rc;
 }
 
-static int open_lower(struct tree *t, uint64_t index, struct tree_file *out, struct errmsg *err)
+static int open_run_file(struct tree *t, uint64_t index, struct tree_file *out, struct errmsg *err)
 {
-	const char *path = pathtab_path(t->pathtab, index, NULL);
+	const char *path = paths_path(t->paths, index, NULL);
 	struct stat st;
 
 	if (!path)
@@ -430,20 +430,20 @@ static int open_lower(struct tree *t, uint64_t index, struct tree_file *out, str
 	return 0;
 }
 
-static int open_in_view(struct view *x, uint64_t node, struct tree_file *out, struct errmsg *err)
+static int open_in_view(struct slot *x, uint64_t node, struct tree_file *out, struct errmsg *err)
 {
-	struct plan *p;
-	int rc = view_plan(x, &p, err);
+	struct view *v;
+	int rc = slot_view(x, &v, err);
 
 	if (rc)
 		return rc;
-	rc = plan_file_open(p, node, &out->v, err);
+	rc = view_file_open(v, node, &out->v, err);
 	if (rc == -EIO)
-		view_recheck(x);
+		slot_recheck(x);
 	if (rc)
-		view_put(x);
+		slot_put(x);
 	else
-		out->view = x;
+		out->slot = x;
 	return rc;
 }
 
@@ -460,9 +460,9 @@ int tree_file_open(struct tree *t, uint64_t ino, struct tree_file *out, struct e
 		return rc;
 	switch (n.kind) {
 	case NODE_RUN:
-		return open_lower(t, n.index, out, err);
+		return open_run_file(t, n.index, out, err);
 	case NODE_VIEW:
-		return open_in_view(n.view, n.index, out, err);
+		return open_in_view(n.slot, n.index, out, err);
 	case NODE_LATEST:
 		rc = read_latest(t, n.index, &dir, text);
 		if (!rc)
@@ -482,8 +482,8 @@ void tree_file_close(struct tree_file *f)
 {
 	vfile_free(f->v);
 	shards_free(f->own);
-	if (f->view)
-		view_put(f->view);
+	if (f->slot)
+		slot_put(f->slot);
 	if (f->fd >= 0)
 		close(f->fd);
 }

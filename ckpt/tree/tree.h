@@ -9,11 +9,11 @@
 
 #include "ckpt/base/attrs.h"
 #include "ckpt/uckpt.h"
-#include "ckpt/views/plan.h"
+#include "ckpt/views/view.h"
 
 struct errmsg;
 struct vfile;
-struct view;
+struct slot;
 
 /*
  * The namespace of a mount, as inodes:
@@ -43,8 +43,8 @@ struct tree_options {
 	bool shared; /* other users may use the mount */
 	/* In a shared mount, symbolic links may lead out of the source. */
 	bool follow_links;
-	struct plan_options plan; /* plan.kind: the view of a single tag */
-	/* Types of PLAN_RECUT that directories list for each tag. */
+	struct view_options view; /* view.kind: the view of a single tag */
+	/* Types of VIEW_RECUT that directories list for each tag. */
 	struct view_type recut[TREE_RECUT_MAX];
 	size_t nrecut;
 	bool replace; /* show the tags themselves as the first of these */
@@ -52,15 +52,15 @@ struct tree_options {
 };
 
 /*
- * Recognise the source and check that it can be served: plans the tag, or for a run the newest
- * usable tag; the others are planned on first access.  Warns of tags that will not be served,
- * judging by their files' names and sizes; with `check` all tags are planned.  `o` must outlive the
+ * Recognise the source and check that it can be served: opens the tag, or for a run the newest
+ * usable tag; the others are opened on first access.  Warns of tags that will not be served,
+ * judging by their files' names and sizes; with `check` the views of all tags are made.  `o` must outlive the
  * tree.  On failure returns a negative errno, with a message in `err`.
  */
 int tree_open(const struct tree_options *o, struct tree **out, struct errmsg *err);
 void tree_close(struct tree *t);
 
-/* Warm the plan that was made first (plan_warm), unless the mount shows another view of
+/* Prefetch for the view that was made first (view_prefetch), unless the mount shows another view of
  * its tag. */
 void tree_warm(struct tree *t);
 
@@ -93,7 +93,7 @@ int tree_readlink(struct tree *t, uint64_t ino, char *buf, size_t size);
 struct tree_file {
 	struct vfile *v;   /* virtual: shards, or literal bytes; else NULL */
 	int fd;            /* a local file of the run; else -1 */
-	struct view *view; /* view of the file, or NULL */
+	struct slot *slot; /* view of the file, or NULL */
 	struct shards *own; /* for a server's file, which `v` reads; or NULL */
 	/* In a shared mount, the users that may read `fd`.  The file may not be
 	 * the one whose permissions the kernel has checked. */
@@ -117,8 +117,8 @@ struct uckpt_dir {
 	/* Private to tree_dir.c: */
 	struct tree *t;
 	uint64_t ino;
-	struct view *view; /* in use if `plan` is not NULL */
-	struct plan *plan;
+	struct slot *slot; /* in use if `view` is not NULL */
+	struct view *view;
 	uint64_t node;
 	struct uckpt_entry *v; /* entries of a run's directory */
 	size_t n, cap;
@@ -128,7 +128,7 @@ struct uckpt_dir {
 int tree_dir_open(struct tree *t, uint64_t ino, struct uckpt_dir **out, struct errmsg *err);
 void tree_dir_close(struct uckpt_dir *d);
 
-/* Is getting the attributes of an entry cheap: without planning a view or a request to a remote
+/* Is getting the attributes of an entry cheap: without making a view or a request to a remote
  * store? */
 bool tree_dir_has_attrs(const struct uckpt_dir *d, const struct uckpt_entry *e);
 

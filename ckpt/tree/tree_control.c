@@ -49,12 +49,12 @@ static int control_errors(struct tree *t, struct bytebuf *out)
 	const struct uckpt_calls *const calls = &t->o->u->calls;
 	char suffix[VIEW_SUFFIX_MAX];
 	struct errmsg why;
-	struct view *x;
+	struct slot *x;
 
-	for (size_t i = 0; (x = views_get(t->views, i)); i++) {
-		const enum view_state state = view_state(x, &why);
+	for (size_t i = 0; (x = slots_get(t->slots, i)); i++) {
+		const enum slot_state state = slot_state(x, &why);
 
-		if (state != VIEW_FAILED && state != VIEW_REFUSED)
+		if (state != SLOT_FAILED && state != SLOT_REFUSED)
 			continue;
 		view_type_suffix(&x->type, suffix);
 		bytebuf_add_format(out, "%s%s: %s\n", x->path, suffix, why.text);

@@ -40,7 +40,7 @@ static struct uckpt_entry *find_name(const struct uckpt_dir *d, const char *name
 	return NULL;
 }
 
-static int add_lower(struct uckpt_dir *d, const char *path, uint64_t index, const char *name,
+static int add_run_file(struct uckpt_dir *d, const char *path, uint64_t index, const char *name,
 		     mode_t type)
 {
 	uint64_t child;
@@ -49,7 +49,7 @@ static int add_lower(struct uckpt_dir *d, const char *path, uint64_t index, cons
 
 	if (asprintf(&full, "%s/%s", path, name) < 0)
 		return -ENOMEM;
-	rc = pathtab_add(d->t->pathtab, full, index, &child);
+	rc = paths_add(d->t->paths, full, index, &child);
 	free(full);
 	return rc ? rc : tree_dir_add(d, ino_of_run_file(d->t, child), type, true, name);
 }
@@ -59,7 +59,7 @@ bool tree_dir_has_attrs(const struct uckpt_dir *d, const struct uckpt_entry *e)
 	return e->cheap && (d->immutable || !(d->remote || latency_is_high(&d->t->latency)));
 }
 
-static int read_lower(struct uckpt_dir *d, const char *path, uint64_t index)
+static int read_run_dir(struct uckpt_dir *d, const char *path, uint64_t index)
 {
 	struct dirlist dir = { 0 };
 	struct stat *st = &dir.attrs.st;
@@ -72,7 +72,7 @@ static int read_lower(struct uckpt_dir *d, const char *path, uint64_t index)
 		d->readable_by = (struct permissions){ st->st_uid, st->st_gid, st->st_mode & 0444 };
 	}
 	for (size_t i = 0; !rc && i < dir.n; i++)
-		rc = add_lower(d, path, index, dir.v[i].name, dir.v[i].own_type);
+		rc = add_run_file(d, path, index, dir.v[i].name, dir.v[i].own_type);
 	dirlist_done(&dir);
 	return rc;
 }
@@ -131,8 +131,8 @@ static int add_views(struct uckpt_dir *d, const char *path, uint64_t index, size
 	/* If the directory itself exists, the pack is an ordinary file. */
 	if ((!packed || !find_name(d, name)) && tree_is_tag(d->t, tag)) {
 		*added = true;
-		for (enum plan_kind kind = 0; !rc && kind < PLAN_KINDS; kind++)
-			if (!(plan_views[kind]->takes & TAKES_RANKS))
+		for (enum view_kind kind = 0; !rc && kind < VIEW_KINDS; kind++)
+			if (!(all_views[kind]->takes & TAKES_RANKS))
 				rc = add_view(d, tag, index, &(struct view_type){ .kind = kind });
 		for (size_t k = 0; !rc && k < d->t->o->nrecut; k++)
 			rc = add_view(d, tag, index, &d->t->o->recut[k]);
@@ -156,7 +156,7 @@ static int add_latest(struct uckpt_dir *d, const char *dir, uint64_t index)
 		return rc == -ENOMEM ? rc : 0;
 	if (asprintf(&path, "%s/" LATEST_NAME, dir) < 0)
 		return -ENOMEM;
-	rc = pathtab_add(d->t->pathtab, path, index, &child);
+	rc = paths_add(d->t->paths, path, index, &child);
 	if (!rc && !e) {
 		rc = tree_dir_add(d, INO_LATEST | child, S_IFREG, true, LATEST_NAME);
 	} else if (!rc) {
@@ -171,11 +171,11 @@ static int add_latest(struct uckpt_dir *d, const char *dir, uint64_t index)
 static int add_others(struct uckpt_dir *d, const char *dir, uint64_t index)
 {
 	struct tree *t = d->t;
-	struct view *x;
+	struct slot *x;
 	int rc = add_latest(d, dir, index);
 
-	for (size_t i = 0; !rc && (x = views_get(t->views, i)); i++)
-		if (x->type.ranks && x->parent == d->ino && view_is_listed(x) &&
+	for (size_t i = 0; !rc && (x = slots_get(t->slots, i)); i++)
+		if (x->type.ranks && x->parent == d->ino && slot_is_listed(x) &&
 		    tree_is_tag(t, x->path))
 			rc = add_view(d, x->path, index, &x->type);
 	return rc;
@@ -190,15 +190,15 @@ static int add_rng_file(void *arg, const char *name, const char *path)
 
 	if (find_name(d, name))
 		return 0;
-	rc = pathtab_add(d->t->pathtab, path, d->node, &child);
+	rc = paths_add(d->t->paths, path, d->node, &child);
 	return rc ? rc : tree_dir_add(d, ino_of_run_file(d->t, child), S_IFREG, true, name);
 }
 
-static int open_lower(struct uckpt_dir *d, uint64_t index)
+static int open_run_dir(struct uckpt_dir *d, uint64_t index)
 {
 	struct tree *t = d->t;
 	uint64_t parent = 0;
-	const char *path = pathtab_path(t->pathtab, index, &parent);
+	const char *path = paths_path(t->paths, index, &parent);
 	bool views = false;
 	size_t n;
 	int rc;
@@ -207,7 +207,7 @@ static int open_lower(struct uckpt_dir *d, uint64_t index)
 		return -ENOENT;
 	d->parent = ino_of_run_file(t, parent);
 	d->remote = site_is_url(path);
-	rc = read_lower(d, path, index);
+	rc = read_run_dir(d, path, index);
 	n = d->n;
 	for (size_t i = 0; !rc && i < n; i++)
 		if (d->v[i].type == S_IFDIR || d->v[i].type == S_IFLNK || d->v[i].type == S_IFREG ||
@@ -222,14 +222,14 @@ static int open_lower(struct uckpt_dir *d, uint64_t index)
 
 static int open_view(struct uckpt_dir *d, struct errmsg *err)
 {
-	const int rc = view_plan(d->view, &d->plan, err);
+	const int rc = slot_view(d->slot, &d->view, err);
 
 	if (rc)
 		return rc;
-	if (!plan_is_dir(d->plan, d->node))
+	if (!view_is_dir(d->view, d->node))
 		return -ENOTDIR;
-	d->parent = d->node == PLAN_ROOT ? d->view->parent
-					 : ino_of_view(d->t, d->view, plan_parent(d->plan, d->node));
+	d->parent = d->node == VIEW_ROOT ? d->slot->parent
+					 : ino_of_view(d->t, d->slot, view_parent(d->view, d->node));
 	return 0;
 }
 
@@ -246,10 +246,10 @@ int tree_dir_open(struct tree *t, uint64_t ino, struct uckpt_dir **out, struct e
 	d->immutable = n.kind == NODE_VIEW;
 	d->ino = ino;
 	d->readable_by = PERMISSIONS_ALL;
-	d->view = n.view;
+	d->slot = n.slot;
 	d->node = n.index;
 	if (!rc && n.kind == NODE_RUN) {
-		rc = open_lower(d, n.index);
+		rc = open_run_dir(d, n.index);
 	} else if (!rc && n.kind == NODE_VIEW) {
 		rc = open_view(d, err);
 	} else if (!rc) {
@@ -265,8 +265,8 @@ int tree_dir_open(struct tree *t, uint64_t ino, struct uckpt_dir **out, struct e
 
 void tree_dir_close(struct uckpt_dir *d)
 {
-	if (d->plan)
-		view_put(d->view);
+	if (d->view)
+		slot_put(d->slot);
 	free(d->v);
 	free(d);
 }
@@ -278,7 +278,7 @@ bool tree_is_immutable(const struct tree *t)
 
 int tree_dir_next(struct uckpt_dir *d, uint64_t *pos, struct uckpt_entry *out, struct errmsg *err)
 {
-	struct plan_entry e;
+	struct view_entry e;
 	int rc;
 
 	if (tree_control_is_dir(d->ino))
@@ -291,11 +291,11 @@ int tree_dir_next(struct uckpt_dir *d, uint64_t *pos, struct uckpt_entry *out, s
 		*out = d->v[(*pos)++];
 		return 1;
 	}
-	rc = plan_next(d->plan, d->node, pos, &e, err);
+	rc = view_next(d->view, d->node, pos, &e, err);
 	if (rc != 1)
 		return rc;
-	out->node = ino_of_view(d->t, d->view, e.node);
-	out->type = plan_is_dir(d->plan, e.node) ? S_IFDIR : S_IFREG;
+	out->node = ino_of_view(d->t, d->slot, e.node);
+	out->type = view_is_dir(d->view, e.node) ? S_IFDIR : S_IFREG;
 	out->cheap = true;
 	memcpy(out->name, e.name, sizeof(out->name));
 	return 1;

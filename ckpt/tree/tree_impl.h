@@ -11,11 +11,11 @@
 
 #include "ckpt/base/attrs.h"
 #include "ckpt/remote/latency.h"
-#include "ckpt/tree/pathtab.h"
+#include "ckpt/tree/paths.h"
 #include "ckpt/tree/tree.h"
-#include "ckpt/tree/views.h"
+#include "ckpt/tree/slots.h"
 #include "ckpt/vfile/ucfs_ioctl.h"
-#include "ckpt/views/plan.h"
+#include "ckpt/views/view.h"
 
 struct attrs;
 struct bytebuf;
@@ -25,8 +25,8 @@ struct bytebuf;
  * that nothing is allocated for a node of a view.
  *
  *   1			 the root: the run's directory, or a view
- *   2 + i		 path i of the run (pathtab.h), below 2^40
- *   (v + 1) << 40 | n	 node n of view v's plan
+ *   2 + i		 path i of the run (paths.h), below 2^40
+ *   (v + 1) << 40 | n	 node n of slot v's view
  *   LATEST | i		 pointer to the newest tag's view, which has path i
  *   CONTROL | i	 .ucfs and everything below it
  */
@@ -35,9 +35,9 @@ struct tree {
 	struct permissions search; /* users that may search the root's ancestors */
 	struct attrs source;  /* owner and time of synthesized files */
 	bool is_view;         /* the root is a view: */
-	struct view *_Atomic root_view; /* until its tag is saved again */
-	struct pathtab *pathtab;
-	struct views *views;
+	struct slot *_Atomic root_slot; /* until its tag is saved again */
+	struct paths *paths;
+	struct slots *slots;
 	struct latency latency;           /* of the run's directories */
 	_Atomic uint64_t lookup_ns; /* duration of the last check of a path */
 };
@@ -47,9 +47,9 @@ struct tree {
 #define INO_LATEST (UINT64_C(1) << 61)
 #define INO_CONTROL (UINT64_C(1) << 62)
 
-_Static_assert(PLAN_NODE_END <= UINT64_C(1) << INO_VIEW_SHIFT,
-	       "a plan's nodes must fit below its view's number");
-_Static_assert((UINT64_C(1) + VIEWS_MAX) << INO_VIEW_SHIFT <= INO_LATEST,
+_Static_assert(VIEW_NODE_END <= UINT64_C(1) << INO_VIEW_SHIFT,
+	       "a view's nodes must fit below its slot's number");
+_Static_assert((UINT64_C(1) + SLOTS_MAX) << INO_VIEW_SHIFT <= INO_LATEST,
 	       "all views must fit below the other kinds");
 
 #define LATEST_NAME "latest_universal"
@@ -63,9 +63,9 @@ enum tree_kind { NODE_RUN, NODE_VIEW, NODE_LATEST, NODE_CONTROL };
 
 struct tree_node {
 	enum tree_kind kind;
-	uint64_t index;    /* of a path, of a node of a plan, or the low bits of
+	uint64_t index;    /* of a path, of a node of a view, or the low bits of
 			 * INO_CONTROL */
-	struct view *view; /* of NODE_VIEW */
+	struct slot *slot; /* of NODE_VIEW */
 };
 
 /* Parse an inode number.  -ENOENT if there is no such view. */
@@ -76,9 +76,9 @@ static inline uint64_t ino_of_run_file(const struct tree *t, uint64_t index)
 	return index == 0 && !t->is_view ? TREE_ROOT : INO_LOWER_FIRST + index;
 }
 
-static inline uint64_t ino_of_view(const struct tree *t, const struct view *x, uint64_t node)
+static inline uint64_t ino_of_view(const struct tree *t, const struct slot *x, uint64_t node)
 {
-	if (t->is_view && node == PLAN_ROOT)
+	if (t->is_view && node == VIEW_ROOT)
 		return TREE_ROOT;
 	return (uint64_t)(x->number + 1) << INO_VIEW_SHIFT | node;
 }
@@ -95,7 +95,7 @@ double tree_attr_ttl(const struct tree *t);
 bool tree_is_tag(struct tree *t, const char *path);
 
 /* Find or add a view of `tag`, a path in directory `index` of the run; returns the inode of its
- * root.  Errors as views_add. */
+ * root.  Errors as slots_add. */
 int tree_add_view(struct tree *t, const char *tag, const struct view_type *type,
 		  uint64_t index, uint64_t *ino);
 
@@ -105,10 +105,10 @@ int tree_add_view(struct tree *t, const char *tag, const struct view_type *type,
 int tree_list_view(struct tree *t, const char *tag, const struct view_type *type,
 		   uint64_t index, uint64_t *ino);
 
-/* Add the universal tree of the tag at `path` in directory `index` of the run, and make its plan;
- * if it is refused, plan all other views, with a warning for each impossible one.  Errors as
- * view_plan, if no view is possible. */
-int tree_plan_tag(struct tree *t, uint64_t index, const char *path, struct errmsg *err);
+/* Add the universal tree of the tag at `path` in directory `index` of the run, and make its view;
+ * if it is refused, make all other views, with a warning for each impossible one.  Errors as
+ * slot_view, if no view is possible. */
+int tree_open_tag(struct tree *t, uint64_t index, const char *path, struct errmsg *err);
 
 /* Fill in the attributes of a file or directory that exists only in the
  * mount. */
@@ -154,7 +154,7 @@ int rng_files_each(struct uckpt *u, const char *dir, unsigned ranks, rng_files_f
 /*
  * Warn of every tag of a run that will not be served, and of a `latest` that names no tag
  * (warn_unservable.c).  `tags` are the source's own tags; if there are none, looks for tags two
- * levels below.  Opens no file that planning has not opened.
+ * levels below.  Opens no file that making views has not opened.
  */
 struct tag_list;
 void warn_unservable(struct tree *t, const struct tag_list *tags);

@@ -3,7 +3,7 @@
  * Names in a mount.
  *
  * In a directory of a run, a tag's views appear beside the tag as <tag>_universal, <tag>_hf and
- * <tag>_fp32, and as <tag>_dp<ranks> while their plan is kept (views.h).  A file on disk with such
+ * <tag>_fp32, and as <tag>_dp<ranks> while their view is kept (slots.h).  A file on disk with such
  * a name, for example an earlier conversion, is shown instead of the view: files are never hidden.
  * latest_universal is the exception, since a file on disk would name an older conversion.  .ucfs
  * can be looked up but is not listed, so that a copy of the mount contains only the tree.
@@ -47,7 +47,7 @@ static int lookup_view(struct tree *t, uint64_t index, const char *dir, const ch
 static int lookup_path(struct tree *t, uint64_t index, const char *path, uint64_t *ino)
 {
 	uint64_t child;
-	const int rc = pathtab_add(t->pathtab, path, index, &child);
+	const int rc = paths_add(t->paths, path, index, &child);
 
 	if (!rc)
 		*ino = ino_of_run_file(t, child);
@@ -64,7 +64,7 @@ static int lookup_latest(struct tree *t, uint64_t index, const char *dir, const 
 
 	if (strcmp(path + strlen(dir) + 1, LATEST_NAME) != 0)
 		return -ENOENT;
-	rc = tree_latest_text(t, index, dir, text) ?: pathtab_add(t->pathtab, path, index, &child);
+	rc = tree_latest_text(t, index, dir, text) ?: paths_add(t->paths, path, index, &child);
 	if (rc)
 		return rc == -ENOMEM ? rc : -ENOENT;
 	*ino = INO_LATEST | child;
@@ -103,9 +103,9 @@ static int lookup_synthesized(struct tree *t, uint64_t index, const char *dir, c
 	return rc;
 }
 
-static int lookup_in_lower(struct tree *t, uint64_t index, const char *name, uint64_t *ino)
+static int lookup_in_run(struct tree *t, uint64_t index, const char *name, uint64_t *ino)
 {
-	const char *dir = pathtab_path(t->pathtab, index, NULL);
+	const char *dir = paths_path(t->paths, index, NULL);
 	struct attrs a;
 	char *path;
 	int rc;
@@ -126,17 +126,17 @@ static int lookup_in_lower(struct tree *t, uint64_t index, const char *name, uin
 	return rc;
 }
 
-static int lookup_in_view(struct tree *t, struct view *x, uint64_t node, const char *name,
+static int lookup_in_view(struct tree *t, struct slot *x, uint64_t node, const char *name,
 			  uint64_t *ino, struct errmsg *err)
 {
-	struct plan *p;
+	struct view *v;
 	uint64_t child;
-	int rc = view_plan(x, &p, err);
+	int rc = slot_view(x, &v, err);
 
 	if (rc)
 		return rc;
-	rc = plan_lookup(p, node, name, &child, err);
-	view_put(x);
+	rc = view_lookup(v, node, name, &child, err);
+	slot_put(x);
 	if (!rc)
 		*ino = ino_of_view(t, x, child);
 	return rc;
@@ -170,9 +170,9 @@ int tree_lookup(struct tree *t, uint64_t dir, const char *name, struct tree_attr
 	if (dir == TREE_ROOT && strcmp(name, CONTROL_NAME) == 0)
 		rc = 0;
 	else if (n.kind == NODE_RUN)
-		rc = lookup_in_lower(t, n.index, name, &ino);
+		rc = lookup_in_run(t, n.index, name, &ino);
 	else if (n.kind == NODE_VIEW)
-		rc = lookup_in_view(t, n.view, n.index, name, &ino, err);
+		rc = lookup_in_view(t, n.slot, n.index, name, &ino, err);
 	else
 		rc = lookup_in_control(dir, name, &ino);
 	if (!rc)

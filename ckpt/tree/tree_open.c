@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Recognises the source, and plans the tag that users look at first. */
+/* Recognises the source, and makes the view that users look at first. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,14 +28,14 @@ static int open_tags(struct tree *t, const struct tag_list *tags, struct errmsg 
 	for (size_t i = 0; i < tags->n && rc; i++) {
 		if (asprintf(&path, "%s/%s", t->o->source, tags->v[i].name) < 0)
 			return errmsg_nomem(err, NULL);
-		rc = tree_plan_tag(t, 0, path, i ? &why : err);
+		rc = tree_open_tag(t, 0, path, i ? &why : err);
 		refused &= rc == -ENOTSUP;
 		free(path);
 	}
 	/* A newer tag, which `latest` does not name yet, may still be being saved. */
 	if (!rc && tags->n > 1 && tags->v[1].step > tags->v[0].step &&
 	    asprintf(&path, "%s/%s", t->o->source, tags->v[1].name) >= 0) {
-		tree_plan_tag(t, 0, path, &why);
+		tree_open_tag(t, 0, path, &why);
 		free(path);
 	}
 	return refused ? 0 : rc;
@@ -46,7 +46,7 @@ static int open_run(struct tree *t, struct errmsg *err)
 	const char *const source = t->o->source;
 	struct tag_list tags;
 	uint64_t index;
-	int rc = pathtab_add(t->pathtab, source, 0, &index);
+	int rc = paths_add(t->paths, source, 0, &index);
 
 	if (rc)
 		return errmsg_set(err, rc, "out of memory");
@@ -63,82 +63,82 @@ static int open_run(struct tree *t, struct errmsg *err)
 	return rc;
 }
 
-/* Add a view of a tag or a Hugging Face directory, and make its plan.  Errors as view_plan. */
-static int tree_plan(struct tree *t, const char *path, const struct view_type *type,
-		     uint64_t parent, struct view **view, struct errmsg *err)
+/* Add a slot of a tag or a Hugging Face directory, and make its view.  Errors as slot_view. */
+static int open_slot(struct tree *t, const char *path, const struct view_type *type,
+		     uint64_t parent, struct slot **slot, struct errmsg *err)
 {
-	struct plan *plan;
-	int rc = views_add(t->views, path, type, parent, view);
+	struct view *view;
+	int rc = slots_add(t->slots, path, type, parent, slot);
 
 	if (rc)
 		return errmsg_nomem(err, path);
-	rc = view_plan(*view, &plan, err);
+	rc = slot_view(*slot, &view, err);
 	if (rc)
 		return rc;
-	view_put(*view);
+	slot_put(*slot);
 	return 0;
 }
 
-/* The universal tree was refused: plan all other views that have their own names, and warn of
+/* The universal tree was refused: make all other views that have their own names, and warn of
  * impossible ones.  Returns 0 if any is possible. */
-static int plan_others(struct tree *t, const char *path, uint64_t parent,
+static int view_others(struct tree *t, const char *path, uint64_t parent,
 		       const struct errmsg *refused)
 {
 	const struct errmsg_sink warnings = context_warnings(t->o->u);
-	struct errmsg why[PLAN_KINDS] = { [PLAN_UNIVERSAL] = *refused };
+	struct errmsg why[VIEW_KINDS] = { [VIEW_UNIVERSAL] = *refused };
 	struct view_type type = { 0 };
-	struct view *view;
+	struct slot *slot;
 	unsigned n = 0;
 
-	for (type.kind = PLAN_UNIVERSAL + 1; type.kind < PLAN_KINDS; type.kind++)
-		n += !(plan_views[type.kind]->takes & TAKES_RANKS) &&
-		     tree_plan(t, path, &type, parent, &view, &why[type.kind]) == 0;
-	for (int kind = 0; n && kind < PLAN_KINDS; kind++)
+	for (type.kind = VIEW_UNIVERSAL + 1; type.kind < VIEW_KINDS; type.kind++)
+		n += !(all_views[type.kind]->takes & TAKES_RANKS) &&
+		     open_slot(t, path, &type, parent, &slot, &why[type.kind]) == 0;
+	for (int kind = 0; n && kind < VIEW_KINDS; kind++)
 		if (*why[kind].text)
 			errmsg_put(&warnings, "%s%s will not be served: %s",
-				   roots_base(t->o->u, path), plan_views[kind]->suffix,
+				   roots_base(t->o->u, path), all_views[kind]->suffix,
 				   why[kind].text);
 	return n ? 0 : -ENOTSUP;
 }
 
-int tree_plan_tag(struct tree *t, uint64_t index, const char *path, struct errmsg *err)
+int tree_open_tag(struct tree *t, uint64_t index, const char *path, struct errmsg *err)
 {
-	static const struct view_type type = { .kind = PLAN_UNIVERSAL };
+	static const struct view_type type = { .kind = VIEW_UNIVERSAL };
 	const uint64_t parent = ino_of_run_file(t, index);
-	struct view *view = NULL;
+	struct slot *slot = NULL;
 	struct errmsg why = { "" };
-	int rc = tree_plan(t, path, &type, parent, &view, &why);
+	int rc = open_slot(t, path, &type, parent, &slot, &why);
 
-	if (rc && view && view_has_others(view) &&
-	    plan_others(t, path, parent, &why) == 0)
+	if (rc && slot && slot_has_others(slot) &&
+	    view_others(t, path, parent, &why) == 0)
 		rc = 0;
 	return rc ? errmsg_set(err, rc, "%s", why.text) : 0;
 }
 
 static int tree_open_view(struct tree *t, struct errmsg *err)
 {
-	const struct view_type *const type = &t->o->plan.type;
+	const struct view_type *const type = &t->o->view.type;
 	struct errmsg why = { "" };
-	struct view *view = NULL;
-	const int rc = tree_plan(t, t->o->source, type, TREE_ROOT, &view, &why);
+	struct slot *slot = NULL;
+	const int rc = open_slot(t, t->o->source, type, TREE_ROOT, &slot, &why);
 	bool others;
 
 	if (!rc) {
-		atomic_init(&t->root_view, view);
+		atomic_init(&t->root_slot, slot);
 		return 0;
 	}
-	others = rc == -ENOTSUP && type->kind != PLAN_HF && view && view_has_others(view);
+	others = rc == -ENOTSUP && type->kind != VIEW_HF && slot && slot_has_others(slot);
 	return errmsg_set(err, rc, "%s%s", why.text, others ? "; weights need option view=hf" : "");
 }
 
 /* Tags have all views, Hugging Face weights all except ranks' files; a run is not a view. */
-static int check_kind(const struct tree_options *o, bool tag, bool view, struct errmsg *err)
+static int check_kind(const struct tree_options *o, bool tag, bool slot, struct errmsg *err)
 {
-	const enum plan_kind kind = o->plan.type.kind;
+	const enum view_kind kind = o->view.type.kind;
 
-	if (kind != PLAN_UNIVERSAL && !tag && !(view && !(plan_views[kind]->takes & TAKES_RANKS)))
+	if (kind != VIEW_UNIVERSAL && !tag && !(slot && !(all_views[kind]->takes & TAKES_RANKS)))
 		return errmsg_set(err, -EINVAL, "%s: option view: not a tag directory", o->source);
-	if (o->nrecut && tag && o->plan.type.kind != PLAN_RECUT)
+	if (o->nrecut && tag && o->view.type.kind != VIEW_RECUT)
 		return errmsg_set(err, -EINVAL, "%s: option ranks: a tag directory also needs"
 				  " view=zero",
 				  o->source);
@@ -201,7 +201,7 @@ static int confine(struct tree *t, struct errmsg *err)
 	return rc;
 }
 
-/* Recognise the root, and plan it. */
+/* Recognise the root, and make its view. */
 static int open_root(struct tree *t, struct errmsg *err)
 {
 	struct dirlist names = { 0 };
@@ -209,10 +209,10 @@ static int open_root(struct tree *t, struct errmsg *err)
 	int rc;
 
 	t->is_view = is_one_view(t->o->u, t->o->source, kind);
-	views_listed(t->views, kind, t->is_view ? &names : NULL);
+	slots_listed(t->slots, kind, t->is_view ? &names : NULL);
 	rc = check_kind(t->o, kind > DIR_WEIGHTS, t->is_view, err) ?:
 	     t->is_view ? tree_open_view(t, err) : open_run(t, err);
-	views_listed(t->views, kind, NULL);
+	slots_listed(t->slots, kind, NULL);
 	dirlist_done(&names);
 	return rc;
 }
@@ -225,9 +225,9 @@ int tree_open(const struct tree_options *o, struct tree **out, struct errmsg *er
 	if (!t)
 		return errmsg_nomem(err, NULL);
 	t->o = o;
-	t->pathtab = pathtab_new(o->u);
-	t->views = views_new(o->u, &o->plan, o->check);
-	if (!t->pathtab || !t->views)
+	t->paths = paths_new(o->u);
+	t->slots = slots_new(o->u, &o->view, o->check);
+	if (!t->paths || !t->slots)
 		rc = errmsg_nomem(err, NULL);
 	else
 		rc = confine(t, err) ?:
@@ -243,16 +243,16 @@ int tree_open(const struct tree_options *o, struct tree **out, struct errmsg *er
 void tree_warm(struct tree *t)
 {
 	struct errmsg why;
-	struct plan *plan;
-	struct view *x;
+	struct view *view;
+	struct slot *x;
 
-	if (t->is_view && t->o->plan.type.kind != PLAN_UNIVERSAL)
+	if (t->is_view && t->o->view.type.kind != VIEW_UNIVERSAL)
 		return;
-	for (size_t i = 0; (x = views_get(t->views, i)); i++) {
-		if (view_state(x, &why) != VIEW_PLANNED || view_plan(x, &plan, NULL))
+	for (size_t i = 0; (x = slots_get(t->slots, i)); i++) {
+		if (slot_state(x, &why) != SLOT_MADE || slot_view(x, &view, NULL))
 			continue;
-		plan_warm(plan);
-		view_put(x);
+		view_prefetch(view);
+		slot_put(x);
 		return;
 	}
 }
@@ -261,7 +261,7 @@ void tree_close(struct tree *t)
 {
 	if (!t)
 		return;
-	views_free(t->views);
-	pathtab_free(t->pathtab);
+	slots_free(t->slots);
+	paths_free(t->paths);
 	free(t);
 }

@@ -12,7 +12,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/parallel.h"
 #include "ckpt/table/detect.h"
-#include "ckpt/table/tagdir.h"
+#include "ckpt/table/zero_dir.h"
 #include "ckpt/table/tags.h"
 #include "ckpt/io/io.h"
 #include "ckpt/io/roots.h"
@@ -51,35 +51,35 @@ static bool scan_add(struct scan *s, const char *dir, const char *entry, mode_t 
 
 /* Return the result for a tag that was tried in the search for the newest usable one.  A tag counts
  * as planned if one of its views is. */
-static enum view_state tried_before(const struct scan *s, const char *path)
+static enum slot_state tried_before(const struct scan *s, const char *path)
 {
-	enum view_state tried = VIEW_NEW;
+	enum slot_state tried = SLOT_NEW;
 	struct errmsg why;
-	struct view *x;
+	struct slot *x;
 
-	for (size_t i = 0; tried != VIEW_PLANNED && (x = views_get(s->t->views, i)); i++)
+	for (size_t i = 0; tried != SLOT_MADE && (x = slots_get(s->t->slots, i)); i++)
 		if (strcmp(x->path, path) == 0)
-			tried = view_state(x, &why);
+			tried = slot_state(x, &why);
 	return tried;
 }
 
 /* Does a tag look unusable by names and sizes, or lack an optimizer?  Scanning opens none of
- * ZeRO's files.  With option `check`, or for files that are too small, the plan decides. */
+ * ZeRO's files.  With option `check`, or for files that are too small, the view decides. */
 static bool is_odd(struct uckpt *u, const char *path, bool check)
 {
 	const enum dir_kind kind = detect(u, path, NULL);
-	struct tagdir d;
+	struct zero_dir d;
 	size_t tiny;
 	bool odd;
 
 	/* A universal checkpoint is shown unchanged. */
 	if (kind <= DIR_WEIGHTS || (kind == DIR_DCP && !check) || detect_is_universal(u, path))
 		return false;
-	if (check || tagdir_scan(u, &d, path, NULL, NULL))
+	if (check || zero_dir_scan(u, &d, path, NULL, NULL))
 		return true;
-	odd = tagdir_find_tiny(&d, &tiny) ||
+	odd = zero_dir_find_tiny(&d, &tiny) ||
 	      (kind == DIR_STAGE0 && stage0_look(u, path, NULL) == STAGE0_WEIGHTS);
-	tagdir_done(&d);
+	zero_dir_done(&d);
 	return odd;
 }
 
@@ -87,16 +87,16 @@ static int scan_entry(void *ctx, size_t i, struct errmsg *err)
 {
 	const struct scan *const s = ctx;
 	struct candidate *const x = &s->v[i];
-	const enum view_state tried = tried_before(s, x->path);
+	const enum slot_state tried = tried_before(s, x->path);
 	struct uckpt *u = s->t->o->u;
 	struct attrs a;
 	int rc;
 
 	(void)err;
 	rc = x->pack ? io_stat(u, x->path, 0, &a, NULL, NULL) : 0;
-	x->odd = tried == VIEW_FAILED || tried == VIEW_REFUSED ||
+	x->odd = tried == SLOT_FAILED || tried == SLOT_REFUSED ||
 		 (rc && !beneath_is_missing(rc)) ||
-		 (tried == VIEW_NEW && is_odd(u, x->path, s->t->o->check));
+		 (tried == SLOT_NEW && is_odd(u, x->path, s->t->o->check));
 	return 0;
 }
 
@@ -105,15 +105,15 @@ static void scan_report(const struct scan *s, const char *path)
 {
 	const struct errmsg_sink warnings = context_warnings(s->t->o->u);
 	struct errmsg why = { "" };
-	struct tagdir d;
+	struct zero_dir d;
 	int rc;
 
 	if (detect_has_views(s->t->o->u, path)) {
-		rc = tree_plan_tag(s->t, s->index, path, &why);
+		rc = tree_open_tag(s->t, s->index, path, &why);
 	} else {
-		rc = tagdir_scan(s->t->o->u, &d, path, NULL, &why);
+		rc = zero_dir_scan(s->t->o->u, &d, path, NULL, &why);
 		if (!rc)
-			tagdir_done(&d);
+			zero_dir_done(&d);
 	}
 	if (rc)
 		errmsg_put(&warnings, "%s will not be served: %s",
@@ -131,7 +131,7 @@ static void scan_below(struct scan *s, const char *dir, unsigned levels)
 	uint64_t child;
 
 	if (detect(s->t->o->u, dir, NULL) > DIR_WEIGHTS ||
-	    pathtab_add(s->t->pathtab, dir, s->index, &child) ||
+	    paths_add(s->t->paths, dir, s->index, &child) ||
 	    tags_list(s->t->o->u, dir, false, &tags, NULL))
 		return;
 	scan_dir(s->t, dir, child, &tags, levels - 1);

@@ -15,10 +15,10 @@
 #include "ckpt/format/pickle.h"
 #include "ckpt/io/io.h"
 
-bool layout_use_file(struct file_layout *d, const struct tag_file *f, size_t number)
+bool layout_use_file(struct file_layout *d, const struct ckpt_file *f, size_t number)
 {
 	d->old_shard = (uint32_t)number;
-	return layout_note(d, tag_file_open(f, &d->old, d->err));
+	return layout_note(d, ckpt_file_open(f, &d->old, d->err));
 }
 
 bool layout_note(struct file_layout *d, int rc)

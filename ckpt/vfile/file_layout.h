@@ -14,7 +14,7 @@
 #include "ckpt/vfile/gather.h"
 
 struct errmsg;
-struct tag_file;
+struct ckpt_file;
 struct value;
 
 /* A storage of a file that torch.save does not write. */
@@ -59,7 +59,7 @@ struct file_layout {
 };
 
 /* Open the old file, shard `number`. */
-bool layout_use_file(struct file_layout *d, const struct tag_file *f, size_t number);
+bool layout_use_file(struct file_layout *d, const struct ckpt_file *f, size_t number);
 
 /* Note a failure that has set the message.  Returns true if `rc` is 0. */
 bool layout_note(struct file_layout *d, int rc);

@@ -2,7 +2,7 @@
 /*
  * Checksums of virtual files, which the last literal holds.
  *
- * The plan keeps them (vfile_crc), so each is computed once, however often the file is opened.  A
+ * The view keeps them (vfile_crc), so each is computed once, however often the file is opened.  A
  * checksum is computed either incrementally, while the file is read from front to back, or at once
  * on all cores, when the trailer is read first, as torch.load does.  The second way continues where
  * the first stopped.

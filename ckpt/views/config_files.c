@@ -12,7 +12,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/json.h"
 #include "ckpt/base/source.h"
-#include "ckpt/table/tagdir.h"
+#include "ckpt/table/zero_dir.h"
 #include "ckpt/io/io.h"
 #include "ckpt/io/roots.h"
 #include "ckpt/io/shards.h"
@@ -120,7 +120,7 @@ static bool has_name(const struct config_files *c, const char *name)
 /* Other users may have write access to the directory above the run; they must not be able to choose
  * files that are served with the weights, such as code.  So only files of root, of the tag's owner
  * and of this process's user are trusted. */
-static bool is_trusted(const struct search *s, const struct tag_file *f)
+static bool is_trusted(const struct search *s, const struct ckpt_file *f)
 {
 	struct fileid id;
 	struct attrs a;
@@ -138,12 +138,12 @@ static bool is_trusted(const struct search *s, const struct tag_file *f)
 static bool add_file(const struct search *s, const char *dir, const char *name)
 {
 	struct config_files *c = s->c;
-	struct tag_file f = { .u = s->tag->u };
+	struct ckpt_file f = { .u = s->tag->u };
 
 	if (!array_reserve(&c->v, &c->cap, c->n + 1, sizeof(*c->v)) ||
 	    asprintf(&f.path, "%s/%s", dir, name) < 0)
 		return false;
-	if (tag_file_find(&f, NULL) || !is_trusted(s, &f))
+	if (ckpt_file_find(&f, NULL) || !is_trusted(s, &f))
 		free(f.path);
 	else
 		c->v[c->n++] = f;

@@ -7,7 +7,7 @@
 struct checkpoint;
 struct errmsg;
 struct shards;
-struct tag_file;
+struct ckpt_file;
 
 /*
  * Files of a tag's model that from_pretrained of transformers, or of PEFT for an adapter
@@ -15,11 +15,11 @@ struct tag_file;
  * adapter and the tokenizer, and the code that they name.  Immutable.
  */
 struct config_files {
-	struct tag_file *v; /* sorted by name */
+	struct ckpt_file *v; /* sorted by name */
 	size_t n, cap;
 	struct shards *shards; /* numbered as in `v` */
 	/* config.json, or adapter_config.json for an adapter; NULL: not found */
-	const struct tag_file *config;
+	const struct ckpt_file *config;
 	char *missing; /* if config is NULL: a text that names the searched places */
 };
 

@@ -15,7 +15,7 @@
 #include <string.h>
 
 #include "ckpt/format/names.h"
-#include "ckpt/table/tagdir.h"
+#include "ckpt/table/zero_dir.h"
 #include "ckpt/format/value.h"
 #include "ckpt/table/geometry.h"
 #include "ckpt/vfile/file_layout.h"
@@ -115,7 +115,7 @@ static bool trains_experts(const struct checkpoint *c)
 {
 	for (size_t i = 0; i < c->nparams; i++) {
 		const struct param *p = &c->params[i];
-		const struct tag_file *f =
+		const struct ckpt_file *f =
 			p->first || !p->module ? NULL : c->files + p->module->file;
 
 		if (f && f >= c->experts && f < c->experts + c->nexperts)

@@ -56,7 +56,7 @@ size_t recut_count(const struct recut *s, enum checkpoint_object what);
 struct recut_file {
 	struct ckname id;
 	unsigned old_rank;
-	const struct tag_file *old; /* the file with that object, and the time of the new file;
+	const struct ckpt_file *old; /* the file with that object, and the time of the new file;
 				     * NULL: no file has it */
 };
 
@@ -68,7 +68,7 @@ void recut_name(const struct recut *s, enum checkpoint_object what, size_t numbe
 
 /* Do the files of experts change, too?  And: make the object of such a file. */
 bool recut_edits_experts(const struct recut *s);
-struct value *recut_lay_out_expert(const struct recut *s, const struct tag_file *f,
+struct value *recut_lay_out_expert(const struct recut *s, const struct ckpt_file *f,
 				   struct file_layout *d);
 
 /* Make the object of a file.  If no extents are wanted, the only optimizer shard opened is the

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 
 #include "ckpt/base/array.h"
-#include "ckpt/table/tagdir.h"
+#include "ckpt/table/zero_dir.h"
 #include "ckpt/table/experts.h"
 #include "ckpt/views/recut_impl.h"
 
@@ -164,7 +164,7 @@ static int check_layer(const struct recutter *b, const struct experts *x, size_t
 	const unsigned k = experts_degree(l) / degree; /* old ranks that a new one replaces */
 	const struct rank_stripe stripe =
 		rank_stripe_of(b->s->ranks, degree, l->lanes, x->data_first);
-	struct ckname id = { .kind = TAG_FILE_EXPERT, .mp = b->mp, .layer = (unsigned)layer };
+	struct ckname id = { .kind = CKPT_FILE_EXPERT, .mp = b->mp, .layer = (unsigned)layer };
 	char name[NAME_MAX + 1];
 
 	for (unsigned d = 0; l->lanes > 1 && d < b->s->ranks; d++) {
@@ -172,7 +172,7 @@ static int check_layer(const struct recutter *b, const struct experts *x, size_t
 
 		for (id.expert = 0; id.expert < l->n; id.expert++)
 			if (experts_place(l, id.expert).rank / k == which &&
-			    !tag_files_find(c->experts, c->nexperts, &id)) {
+			    !ckpt_files_find(c->experts, c->nexperts, &id)) {
 				names_format(id, false, name);
 				return errmsg_set(b->err, -ENOTSUP,
 					"%s/%s is missing: %u data-parallel ranks load it, which those that saved do not write",

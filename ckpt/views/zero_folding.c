@@ -5,7 +5,7 @@
  * make_folding_metadata).  Loaders refuse another number.
  */
 #include "ckpt/base/array.h"
-#include "ckpt/table/tagdir.h"
+#include "ckpt/table/zero_dir.h"
 #include "ckpt/table/experts.h"
 #include "ckpt/views/zero_object.h"
 
@@ -72,7 +72,7 @@ struct value *zero_object_folding(struct zero_object *o)
 	return edit(o->a, value_edit(o->a, old, fields, COUNT(fields)), o->s->ranks, o->rank);
 }
 
-struct value *recut_lay_out_expert(const struct recut *s, const struct tag_file *f,
+struct value *recut_lay_out_expert(const struct recut *s, const struct ckpt_file *f,
 				   struct file_layout *d)
 {
 	const struct recut_group *g = find_experts(&s->mp[f->id.mp]);

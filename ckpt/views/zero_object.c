@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "ckpt/base/array.h"
-#include "ckpt/table/tagdir.h"
+#include "ckpt/table/zero_dir.h"
 #include "ckpt/views/zero_object.h"
 
 /* Does every data-parallel rank save such an object? */
@@ -24,9 +24,9 @@ struct recut_file recut_file_of(const struct recut *s, enum checkpoint_object wh
 {
 	const unsigned ranks = count_ranks(what, s->stage == 3, s->ranks);
 	struct recut_file f = {
-		.id = { .kind = what == OBJECT_OPTIMIZER ? TAG_FILE_OPTIM
-				: s->stage == 3          ? TAG_FILE_MODEL3
-							 : TAG_FILE_MODEL,
+		.id = { .kind = what == OBJECT_OPTIMIZER ? CKPT_FILE_OPTIM
+				: s->stage == 3          ? CKPT_FILE_MODEL3
+							 : CKPT_FILE_MODEL,
 			.dp = (unsigned)(number % ranks),
 			.mp = (unsigned)(number / ranks) },
 	};
@@ -45,7 +45,7 @@ void recut_name(const struct recut *s, enum checkpoint_object what, size_t numbe
 	const char *rest = at ? at + strlen(per_rank) : NULL;
 
 	/* Names of old files may begin with a type, or lack a separator. */
-	if (at && f.id.kind != TAG_FILE_MODEL)
+	if (at && f.id.kind != CKPT_FILE_MODEL)
 		snprintf(name, NAME_MAX + 1, "%.*s%u%s", (int)(rest - f.old->name), f.old->name,
 			 f.id.dp, rest + strspn(rest, "0123456789"));
 	else

@@ -24,7 +24,7 @@
 
 static int check_degrees(const struct zero_checkpoint *r, struct errmsg *err)
 {
-	const struct tagdir *d = &r->dir;
+	const struct zero_dir *d = &r->dir;
 	const int64_t world = r->model.ranks[0].dp_world_size;
 
 	/* Without the last ranks' files the grid still looks complete. */
@@ -83,7 +83,7 @@ static int load_model(struct zero_checkpoint *r, const struct user_rules *user, 
 	const struct rank_object *own = r->stage0 ? &object : NULL;
 	int rc = model_load(&r->model, &r->dir, user, own, err);
 
-	if ((!rc && !has_more_files(r)) || (rc && rc != -EBADMSG) || !tagdir_keep_newest(&r->dir))
+	if ((!rc && !has_more_files(r)) || (rc && rc != -EBADMSG) || !zero_dir_keep_newest(&r->dir))
 		return rc;
 	model_done(&r->model);
 	return model_load(&r->model, &r->dir, user, own, err);
@@ -92,7 +92,7 @@ static int load_model(struct zero_checkpoint *r, const struct user_rules *user, 
 /* Set the table's list of files. */
 static void set_files(struct zero_checkpoint *r)
 {
-	const struct tagdir *d = &r->dir;
+	const struct zero_dir *d = &r->dir;
 
 	r->c.st = d->st;
 	r->c.files = d->files;
@@ -115,7 +115,7 @@ static int zero_list(struct checkpoint *c, struct errmsg *err)
 	int rc;
 
 	pthread_mutex_init(&r->lock, NULL);
-	rc = tagdir_scan(c->u, &r->dir, c->path, c->names_there, err);
+	rc = zero_dir_scan(c->u, &r->dir, c->path, c->names_there, err);
 	if (!rc)
 		set_files(r);
 	return rc;
@@ -168,7 +168,7 @@ static int stage0_load(struct checkpoint *c, const struct user_rules *rules, str
 
 	int rc = stage0_find(&r->stage0, &r->nstage0, &r->dir, err);
 
-	if (rc == -EBADMSG && tagdir_keep_newest(&r->dir)) {
+	if (rc == -EBADMSG && zero_dir_keep_newest(&r->dir)) {
 		stage0_free(r->stage0, r->nstage0);
 		rc = stage0_find(&r->stage0, &r->nstage0, &r->dir, err);
 	}
@@ -193,7 +193,7 @@ static void zero_close(struct checkpoint *c)
 	rows_done(r);
 	model_done(&r->model);
 	stage0_free(r->stage0, r->nstage0);
-	tagdir_done(&r->dir);
+	zero_dir_done(&r->dir);
 	pthread_mutex_destroy(&r->lock);
 }
 
@@ -367,14 +367,14 @@ int zero_load_shards(struct zero_checkpoint *r, unsigned mp, unsigned first, uns
  * from one step. */
 static int check_steps(const struct zero_checkpoint *r, unsigned mp, struct errmsg *err)
 {
-	const struct tagdir *d = &r->dir;
+	const struct zero_dir *d = &r->dir;
 	const int64_t first = r->model.ranks[0].facts.global_steps;
 	const int64_t step = r->model.ranks[mp].facts.global_steps;
 
 	if (first >= 0 && step >= 0 && first != step)
 		return errmsg_set(err, -EBADMSG,
 				  "%s: is of global step %lld, %s of %lld: not one checkpoint",
-				  d->model[tagdir_model_number(d, mp)].path, (long long)step,
+				  d->model[zero_dir_model_number(d, mp)].path, (long long)step,
 				  d->model[0].name, (long long)first);
 	return zero_compare_shards(r, 0, zero_shard_number(r, mp, 0), false, err);
 }
@@ -448,22 +448,22 @@ static int zero_extents(struct checkpoint *c, const struct param *p, const struc
 		     : frozen_add(&r->rows.frozen, p->own, 0, p->numel, to, err);
 }
 
-static const struct tag_file *zero_file(const struct checkpoint *c, enum checkpoint_object what,
+static const struct ckpt_file *zero_file(const struct checkpoint *c, enum checkpoint_object what,
 					unsigned mp, unsigned rank)
 {
 	const struct zero_checkpoint *r = (const struct zero_checkpoint *)c;
-	const struct tagdir *d = &r->dir;
+	const struct zero_dir *d = &r->dir;
 
 	return what == OBJECT_OPTIMIZER
 		       ? &d->optim[zero_shard_number(r, mp, rank)]
-		       : &d->model[tagdir_model_number(d, mp) + (d->zero3 ? rank : 0)];
+		       : &d->model[zero_dir_model_number(d, mp) + (d->zero3 ? rank : 0)];
 }
 
 static struct value *zero_object(struct checkpoint *c, enum checkpoint_object what, unsigned mp,
 				 unsigned rank, struct file_layout *d)
 {
 	struct zero_checkpoint *r = (struct zero_checkpoint *)c;
-	const struct tag_file *f = zero_file(c, what, mp, rank);
+	const struct ckpt_file *f = zero_file(c, what, mp, rank);
 
 	/* Check that the shard belongs to this checkpoint. */
 	if (what == OBJECT_OPTIMIZER &&

@@ -5,7 +5,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "ckpt/table/tagdir.h"
+#include "ckpt/table/zero_dir.h"
 #include "ckpt/table/model.h"
 #include "ckpt/table/checkpoint.h"
 #include "ckpt/zero/rows.h"
@@ -21,7 +21,7 @@ struct errmsg;
  */
 struct zero_checkpoint {
 	struct checkpoint c;
-	struct tagdir dir;
+	struct zero_dir dir;
 	struct model model;
 	struct rows rows;           /* rows of views of weights, once requested */
 	struct stage0_rank *stage0; /* for each model-parallel rank; NULL: saved with ZeRO */
@@ -34,7 +34,7 @@ struct zero_checkpoint {
 				       * shard */
 };
 
-/* Errors are those of tagdir_scan and model_load, and without ZeRO those of stage0_find. */
+/* Errors are those of zero_dir_scan and model_load, and without ZeRO those of stage0_find. */
 extern const struct checkpoint_ops zero_checkpoint_ops, stage0_checkpoint_ops;
 
 /* Return `c` as a ZeRO checkpoint, or NULL if another loader made it. */

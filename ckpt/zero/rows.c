@@ -207,10 +207,10 @@ static int add_slots(struct rows_finder *f, const struct frozen_param *p)
 /* Read a stage-3 rank's tensors besides the optimizer's parameters, and its frozen ones. */
 static int read_rest3(struct rows_finder *f, struct rank_params *c)
 {
-	const struct tagdir *d = &f->r->dir;
+	const struct zero_dir *d = &f->r->dir;
 	struct frozen *frozen = &f->rows->frozen;
 	struct ptfile pt;
-	int rc = tag_file_open(&d->model[tagdir_model_number(d, c->mp)], &pt, f->err);
+	int rc = ckpt_file_open(&d->model[zero_dir_model_number(d, c->mp)], &pt, f->err);
 
 	if (rc)
 		return rc;

@@ -17,7 +17,7 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/table/tagdir.h"
+#include "ckpt/table/zero_dir.h"
 #include "ckpt/format/cast.h"
 #include "ckpt/format/names.h"
 #include "ckpt/format/ptfile.h"
@@ -32,7 +32,7 @@
 /* An open file of a layer. */
 struct layer {
 	struct rows_finder *f;
-	const struct tag_file *file;
+	const struct ckpt_file *file;
 	const struct value_dict *entries;
 	struct ptfile pt;
 	struct arena arena;
@@ -183,7 +183,7 @@ static int leave_out_missing(struct rows_finder *f, const struct rank_rest *rest
 
 int rows_find_layers(struct rows_finder *f)
 {
-	const struct tagdir *d = &f->r->dir;
+	const struct zero_dir *d = &f->r->dir;
 	size_t first = f->rows->n;
 	int rc = 0;
 
@@ -195,7 +195,7 @@ int rows_find_layers(struct rows_finder *f)
 			first = f->rows->n;
 		}
 		l.first = first;
-		rc = tag_file_open(l.file, &l.pt, f->err);
+		rc = ckpt_file_open(l.file, &l.pt, f->err);
 		if (rc)
 			break;
 		l.entries = value_pairs(l.pt.root);

@@ -390,10 +390,10 @@ static int read_dict(struct shard_reader *r)
 	return read_groups(r);
 }
 
-int shard_load(struct shard *s, const struct tagdir *dir, size_t number,
+int shard_load(struct shard *s, const struct zero_dir *dir, size_t number,
 	       const struct rank_params *c, struct partitioning *layout, struct errmsg *err)
 {
-	const struct tag_file *file = &dir->optim[number];
+	const struct ckpt_file *file = &dir->optim[number];
 	struct shard_reader r = {
 		.s = s, .dir = dir, .c = c, .layout = layout, .file = file->path, .err = err
 	};
@@ -401,7 +401,7 @@ int shard_load(struct shard *s, const struct tagdir *dir, size_t number,
 	int rc;
 
 	*s = (struct shard){ .rank = file->id.dp };
-	rc = tag_file_open(file, &pt, err);
+	rc = ckpt_file_open(file, &pt, err);
 	if (rc)
 		return rc;
 	r.pt = &pt;

@@ -11,7 +11,7 @@
 #include "ckpt/table/checkpoint.h"
 #include "ckpt/table/partition.h"
 
-struct tagdir;
+struct zero_dir;
 struct errmsg;
 
 /* A rank's slice of a flat group: states are 1-D tensors in its shard file. */
@@ -47,7 +47,7 @@ struct partitioning {
  * so reads return exactly the parameter's elements. Messages name the file.  Unexpected master
  * weights are an error; unexpected states are refused, and weights are served.
  */
-int shard_load(struct shard *s, const struct tagdir *dir, size_t number,
+int shard_load(struct shard *s, const struct zero_dir *dir, size_t number,
 	       const struct rank_params *c, struct partitioning *layout, struct errmsg *err);
 void shard_done(struct shard *s);
 

@@ -3,7 +3,7 @@
 #define UCKPT_SHARD_IMPL_H
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/table/tagdir.h"
+#include "ckpt/table/zero_dir.h"
 #include "ckpt/format/names.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/format/value.h"
@@ -12,7 +12,7 @@
 /* Shared by shard*.c: an optimizer shard while it is read. */
 struct shard_reader {
 	struct shard *s;
-	const struct tagdir *dir;
+	const struct zero_dir *dir;
 	const struct ptfile *pt;
 	const struct rank_params *c;
 	struct partitioning *layout;

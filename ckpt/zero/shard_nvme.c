@@ -32,7 +32,7 @@ static uint64_t find_unit(const struct shard_reader *r)
 	return KIB * (uint64_t)(n > 0 && n <= THREADS_MAX ? n : 1);
 }
 
-static int check_size(const struct shard_reader *r, const struct tag_file *f, const char *what,
+static int check_size(const struct shard_reader *r, const struct ckpt_file *f, const char *what,
 		      size_t g, uint64_t need)
 {
 	const uint64_t unit = find_unit(r);
@@ -53,9 +53,9 @@ static int check_size(const struct shard_reader *r, const struct tag_file *f, co
 int shard_find_nvme(const struct shard_reader *r, const struct value *v, const char *what, size_t g,
 		    uint64_t need, struct param_state *st)
 {
-	const struct tagdir *d = r->dir;
+	const struct zero_dir *d = r->dir;
 	const struct value *id = tensor_attribute(v, "ds_id");
-	const struct tag_file *f;
+	const struct ckpt_file *f;
 	char name[256];
 
 	if (!value_is_cstr(id) || id->str.len > 200)
@@ -69,7 +69,7 @@ int shard_find_nvme(const struct shard_reader *r, const struct value *v, const c
 			r, -ENOTSUP,
 			"was offloaded to NVMe, which is not supported together with tensor parallelism");
 	snprintf(name, sizeof(name), "%s" NAMES_SWAP_SUFFIX, id->str.p);
-	f = tagdir_find(d, &(struct ckname){ .kind = TAG_FILE_SWAPPED, .dp = r->s->rank }, name);
+	f = zero_dir_find(d, &(struct ckname){ .kind = CKPT_FILE_SWAPPED, .dp = r->s->rank }, name);
 	if (!f)
 		return errmsg_set(r->err, -EBADMSG,
 				  "%s/" NAMES_SWAP_DIR

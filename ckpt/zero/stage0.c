@@ -172,12 +172,12 @@ static int add_tensors(struct stage0_builder *b, const struct ptfile *pt, uint32
 
 /* Add the parameters of a layer.  A pipeline may have thousands of layers, so the file is closed
  * again. */
-static int add_layer(struct stage0_builder *b, const struct tag_file *f)
+static int add_layer(struct stage0_builder *b, const struct ckpt_file *f)
 {
 	const struct value_dict *d;
 	char number[16];
 	struct ptfile pt;
-	int rc = tag_file_open(f, &pt, b->err);
+	int rc = ckpt_file_open(f, &pt, b->err);
 
 	if (rc)
 		return rc;
@@ -201,7 +201,7 @@ static bool has_all(const struct stage0_builder *b)
 static int add_layers(struct stage0_builder *b)
 {
 	struct stage0 *s = b->s;
-	const struct tagdir *d = s->dir;
+	const struct zero_dir *d = s->dir;
 	const unsigned rank = b->mp % s->tensor;
 	const bool last = b->mp + s->tensor >= d->nmodel;
 	size_t *at = &s->next[rank];
@@ -264,9 +264,9 @@ int stage0_find_params(struct stage0_builder *b)
  * added. */
 static int add_layer_of(struct stage0_builder *b, const char *name, bool *added)
 {
-	const struct tagdir *d = b->s->dir;
-	struct ckname id = { .kind = TAG_FILE_LAYER, .mp = b->mp % b->s->tensor };
-	const struct tag_file *f;
+	const struct zero_dir *d = b->s->dir;
+	struct ckname id = { .kind = CKPT_FILE_LAYER, .mp = b->mp % b->s->tensor };
+	const struct ckpt_file *f;
 	char *tail;
 
 	id.layer = (unsigned)strtoul(name, &tail, 10);
@@ -274,7 +274,7 @@ static int add_layer_of(struct stage0_builder *b, const char *name, bool *added)
 		return ERRMSG_FILE(b, -ENOTSUP,
 		"%s: which layer has a tied module is not recorded, and there is no optimizer",
 				   name);
-	f = tagdir_find(d, &id, NULL);
+	f = zero_dir_find(d, &id, NULL);
 	if (!f)
 		return ERRMSG_FILE(b, -EBADMSG, "%s: the file of its layer is missing", name);
 	if (added[f - d->layer])
@@ -314,12 +314,12 @@ static int check_ranks(const struct stage0_builder *b)
 /* Check that all tensor-parallel ranks have the same layers. */
 static int check_layers(const struct stage0 *s, struct errmsg *err)
 {
-	const struct tagdir *d = s->dir;
+	const struct zero_dir *d = s->dir;
 
 	for (size_t i = 0; i < d->nlayer; i++)
-		for (struct ckname id = { .kind = TAG_FILE_LAYER, .layer = d->layer[i].id.layer };
+		for (struct ckname id = { .kind = CKPT_FILE_LAYER, .layer = d->layer[i].id.layer };
 		     id.mp < s->tensor; id.mp++)
-			if (!tagdir_find(d, &id, NULL))
+			if (!zero_dir_find(d, &id, NULL))
 				return errmsg_set(err, -EBADMSG,
 						  "%s/layer_%02u-model_%02u-model_states.pt: missing",
 						  d->path, id.layer, id.mp);
@@ -328,7 +328,7 @@ static int check_layers(const struct stage0 *s, struct errmsg *err)
 
 /* Find the groups of a rank whose model states are open, and whose optimizer is in the file
  * `optim`, unless that is NULL. */
-static int find_groups(struct stage0_builder *b, const struct tag_file *optim)
+static int find_groups(struct stage0_builder *b, const struct ckpt_file *optim)
 {
 	struct stage0_rank *o = b->o;
 	struct ptfile pt;
@@ -337,7 +337,7 @@ static int find_groups(struct stage0_builder *b, const struct tag_file *optim)
 	b->pt = b->model;
 	b->number = b->model_number;
 	if (optim) {
-		rc = tag_file_open(optim, &pt, b->err);
+		rc = ckpt_file_open(optim, &pt, b->err);
 		if (rc)
 			return rc;
 		b->pt = &pt;
@@ -357,7 +357,7 @@ static int find_groups(struct stage0_builder *b, const struct tag_file *optim)
 }
 
 int stage0_find_peer(const struct stage0_builder *b, struct stage0_rank *o,
-		     const struct tag_file *optim, unsigned ep)
+		     const struct ckpt_file *optim, unsigned ep)
 {
 	struct stage0_builder peer = {
 		.s = b->s,
@@ -375,9 +375,9 @@ int stage0_find_peer(const struct stage0_builder *b, struct stage0_rank *o,
 }
 
 /* Return the first optimizer file that a rank saved; NULL: the optimizer is in the model states. */
-static const struct tag_file *first_optim(const struct stage0_builder *b, unsigned *ep)
+static const struct ckpt_file *first_optim(const struct stage0_builder *b, unsigned *ep)
 {
-	const struct tagdir *d = b->s->dir;
+	const struct zero_dir *d = b->s->dir;
 	size_t i = 0;
 
 	while (i < d->nexpert_optim && d->expert_optim[i].id.mp != b->mp)
@@ -390,7 +390,7 @@ static const struct tag_file *first_optim(const struct stage0_builder *b, unsign
 
 static int find_rank(struct stage0 *s, struct stage0_rank *o, unsigned mp, struct errmsg *err)
 {
-	const struct tag_file *f = &s->dir->model[mp];
+	const struct ckpt_file *f = &s->dir->model[mp];
 	struct ptfile pt;
 	struct stage0_builder b = {
 		.s = s,
@@ -402,7 +402,7 @@ static int find_rank(struct stage0 *s, struct stage0_rank *o, unsigned mp, struc
 		.err = err,
 	};
 	int64_t tp;
-	int rc = tag_file_open(f, &pt, err);
+	int rc = ckpt_file_open(f, &pt, err);
 
 	if (rc)
 		return rc;
@@ -416,7 +416,7 @@ static int find_rank(struct stage0 *s, struct stage0_rank *o, unsigned mp, struc
 	return rc;
 }
 
-int stage0_find(struct stage0_rank **out, size_t *n, const struct tagdir *d, struct errmsg *err)
+int stage0_find(struct stage0_rank **out, size_t *n, const struct zero_dir *d, struct errmsg *err)
 {
 	struct stage0 s = { .dir = d, .tensor = 1, .tp = (unsigned)d->nmodel };
 	int rc;

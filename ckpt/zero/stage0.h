@@ -14,7 +14,7 @@ struct errmsg_sink;
 struct partitioning;
 struct rank_params;
 struct shard;
-struct tagdir;
+struct zero_dir;
 struct value;
 
 /* The place of a parameter's elements in a file. */
@@ -70,7 +70,7 @@ struct stage0_rank {
  * weights; -ENOTSUP if the weights are unknown, too, as for a pipeline; -EBADMSG if files are not
  * of one checkpoint; otherwise as ptfile_open_source.  Call stage0_free even after a failure.
  */
-int stage0_find(struct stage0_rank **out, size_t *n, const struct tagdir *d, struct errmsg *err);
+int stage0_find(struct stage0_rank **out, size_t *n, const struct zero_dir *d, struct errmsg *err);
 void stage0_free(struct stage0_rank *v, size_t n);
 
 /* Describe the states of a rank's parameters in the table `c`, as shard_load does.  Messages name

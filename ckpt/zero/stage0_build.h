@@ -3,7 +3,7 @@
 #define UCKPT_STAGE0_BUILD_H
 
 #include "ckpt/base/array.h"
-#include "ckpt/table/tagdir.h"
+#include "ckpt/table/zero_dir.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/table/experts.h"
 #include "ckpt/table/module_entries.h"
@@ -51,7 +51,7 @@ static inline struct stage0_place stage0_place_of(const struct stored *t)
 
 /* Shared by all ranks, which are processed in order. */
 struct stage0 {
-	const struct tagdir *dir;
+	const struct zero_dir *dir;
 	struct arena arena;
 	size_t *next;    /* number of the layer in dir->layer, by tensor-parallel rank */
 	unsigned tensor; /* tensor-parallel ranks, if there are layers */
@@ -115,7 +115,7 @@ int stage0_find_alias(struct stage0_builder *b, const char *name, const struct s
 /* Find the groups of all other expert-parallel ranks; and of one of them. */
 int stage0_find_peers(struct stage0_builder *b);
 int stage0_find_peer(const struct stage0_builder *b, struct stage0_rank *o,
-		     const struct tag_file *optim, unsigned ep);
+		     const struct ckpt_file *optim, unsigned ep);
 
 /* Return the torch state_dict in the optimizer of model states, and its groups; NULL: none. */
 const struct value *stage0_torch(const struct value *root);

@@ -147,11 +147,11 @@ static int open_expert(const struct finder *f, size_t layer, unsigned expert, st
 		       uint32_t *number)
 {
 	const struct stage0_builder *b = f->b;
-	const struct ckname id = { .kind = TAG_FILE_EXPERT,
+	const struct ckname id = { .kind = CKPT_FILE_EXPERT,
 				   .mp = b->mp,
 				   .layer = (unsigned)layer,
 				   .expert = expert };
-	const struct tag_file *file = tagdir_find_shared(b->s->dir, id, b->s->tp);
+	const struct ckpt_file *file = zero_dir_find_shared(b->s->dir, id, b->s->tp);
 	char name[NAME_MAX + 1];
 
 	if (!file) {
@@ -159,7 +159,7 @@ static int open_expert(const struct finder *f, size_t layer, unsigned expert, st
 		return errmsg_set(b->err, -EBADMSG, "%s/%s: missing", b->s->dir->path, name);
 	}
 	*number = (uint32_t)(file - b->s->dir->files);
-	return tag_file_open(file, pt, b->err);
+	return ckpt_file_open(file, pt, b->err);
 }
 
 /* Add a parameter of a layer, unless it is a buffer; `name` is the one that a rank uses. */
@@ -459,8 +459,8 @@ int stage0_find_peers(struct stage0_builder *b)
 	o->ep = b->ep;
 	o->data_first = b->experts.data_first;
 	for (unsigned ep = 0; !rc && ep < o->npeers; ep++) {
-		const struct ckname id = { .kind = TAG_FILE_EXPERT_OPTIM, .mp = b->mp, .dp = ep };
-		const struct tag_file *f = tagdir_find_shared(b->s->dir, id, b->s->tp);
+		const struct ckname id = { .kind = CKPT_FILE_EXPERT_OPTIM, .mp = b->mp, .dp = ep };
+		const struct ckpt_file *f = zero_dir_find_shared(b->s->dir, id, b->s->tp);
 
 		if (ep == o->ep)
 			continue;

@@ -182,7 +182,7 @@ static int check_master(const struct stage0_builder *b, struct shards *files,
 
 int stage0_match_check(const struct stage0_builder *b)
 {
-	const struct tagdir *d = b->s->dir;
+	const struct zero_dir *d = b->s->dir;
 	struct shards *files = checkpoint_shards(d->u, d->files, d->nfiles);
 	const struct stage0_group *v = b->o->groups;
 	int rc = files ? 0 : errmsg_nomem(b->err, b->file);

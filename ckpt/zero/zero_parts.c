@@ -14,7 +14,7 @@
 static uint32_t file_number(const struct zero_checkpoint *r, unsigned shard,
 			    const struct param_state *st)
 {
-	const struct tagdir *d = &r->dir;
+	const struct zero_dir *d = &r->dir;
 
 	return st->swapped ? (uint32_t)(d->swapped - d->files) + st->swapped - 1 : shard;
 }

@@ -53,7 +53,7 @@ static int check_layers(const struct zero_checkpoint *r, const char *path, const
 
 	if (!rc && !experts_equal(&x, &c->experts))
 		rc = errmsg_set(err, -EBADMSG, "%s: records different experts than %s", path,
-				r->dir.model[tagdir_model_number(&r->dir, c->mp)].name);
+				r->dir.model[zero_dir_model_number(&r->dir, c->mp)].name);
 	for (size_t i = 0; !rc && i < x.n; i++)
 		rc = check_ep(r, path, &x.layers[i], err);
 	arena_done(&a);
@@ -95,7 +95,7 @@ int zero_check_facts(const struct checkpoint *c, const char *path, const struct 
 void zero_find_layers(const struct zero_checkpoint *r, const struct errmsg_sink *found)
 {
 	const struct model *m = &r->model;
-	struct ckname id = { .kind = TAG_FILE_LAYER };
+	struct ckname id = { .kind = CKPT_FILE_LAYER };
 
 	for (unsigned mp = 0; r->dir.nlayer && mp < r->dir.mp_degree; mp++)
 		for (size_t i = 0; i < m->ranks[mp].nslices; i++) {
@@ -108,7 +108,7 @@ void zero_find_layers(const struct zero_checkpoint *r, const struct errmsg_sink 
 				continue;
 			id.layer = (unsigned)layer;
 			id.mp = mp % m->tp;
-			if (layer > NAMES_RANK_MAX || !tagdir_find(&r->dir, &id, NULL))
+			if (layer > NAMES_RANK_MAX || !zero_dir_find(&r->dir, &id, NULL))
 				errmsg_put(found,
 				"%s: the file of layer %lu, tensor-parallel rank %u, is missing",
 					   r->dir.path, layer, id.mp);
@@ -151,7 +151,7 @@ static int check_shard(struct zero_checkpoint *r, unsigned i, struct errmsg *err
 }
 
 /* Files are numbered in this order: optimizer shards, experts, model states, layers. */
-static size_t count_files(const struct tagdir *d, bool all)
+static size_t count_files(const struct zero_dir *d, bool all)
 {
 	return d->noptim + d->nexpert + (all ? d->nmodel + d->nlayer : 0);
 }
@@ -159,8 +159,8 @@ static size_t count_files(const struct tagdir *d, bool all)
 static int check_file(void *ctx, size_t i, struct errmsg *err)
 {
 	struct zero_checkpoint *r = ctx;
-	const struct tagdir *d = &r->dir;
-	const struct tag_file *f;
+	const struct zero_dir *d = &r->dir;
+	const struct ckpt_file *f;
 	struct ptfile pt;
 	int rc;
 
@@ -172,7 +172,7 @@ static int check_file(void *ctx, size_t i, struct errmsg *err)
 						err);
 	i -= d->nexpert;
 	f = i < d->nmodel ? &d->model[i] : &d->layer[i - d->nmodel];
-	rc = tag_file_open(f, &pt, err);
+	rc = ckpt_file_open(f, &pt, err);
 	if (rc)
 		return rc;
 	if (i < d->nmodel)
@@ -267,7 +267,7 @@ static void warn_of_steps(const struct zero_checkpoint *r, const struct errmsg_s
 
 /* Warn of `n` files that are too small; the first is `f`.  It needs `least` bytes or, if that is 0,
  * as many as any torch.save file. */
-static void warn_of_small(const struct tag_file *f, size_t n, uint64_t least,
+static void warn_of_small(const struct ckpt_file *f, size_t n, uint64_t least,
 			  const struct errmsg_sink *to)
 {
 	char more[64] = "";
@@ -317,7 +317,7 @@ static uint64_t least_bytes(const struct zero_checkpoint *r, size_t number)
 static void warn_of_truncated(const struct zero_checkpoint *r, const struct errmsg_sink *to)
 {
 	size_t n;
-	const struct tag_file *first = tagdir_find_tiny(&r->dir, &n);
+	const struct ckpt_file *first = zero_dir_find_tiny(&r->dir, &n);
 	const bool tiny = first;
 	uint64_t least = 0;
 

@@ -21,7 +21,7 @@
 /* A parameter that is in a stage's files but unused. */
 #define FORM_DEAD SIZE_MAX
 
-struct form_tensor {
+struct order_tensor {
 	struct naming_tensor t;
 	size_t param;   /* of the model, or FORM_DEAD */
 	float *weights; /* the masters, on the host; NULL if this rank does not write the weights,
@@ -29,7 +29,7 @@ struct form_tensor {
 };
 
 /* A parameter group: tensors end to end, partitioned over data-parallel ranks. */
-struct form_group {
+struct order_group {
 	size_t n;
 	size_t *tensors; /* numbers of its tensors */
 	struct partition partition;
@@ -41,21 +41,21 @@ struct form_group {
  * A rank's training state in the files' form.  Hugging Face's form equals the device's memory, and
  * borrows it.  Megatron's form is a copy on the host, which takes as much memory as the state.
  */
-struct form {
+struct state_order {
 	struct naming naming;
 	const struct zero *zero;
 	struct backend *from; /* owner of the groups' memory; NULL: host memory, owned by the
 			       * form */
 	struct arena memory;
-	struct form_tensor *tensors; /* in the order of modules */
+	struct order_tensor *tensors; /* in the order of modules */
 	size_t ntensors;
-	struct form_group *groups;
+	struct order_group *groups;
 	unsigned ngroups;
 };
 
 /* Collective: all ranks get the same result. -ENOMEM. */
-int form_init(struct form *f, const struct zero *z, const struct naming *n, struct errmsg *err);
-void form_done(struct form *f);
+int state_order_init(struct state_order *f, const struct zero *z, const struct naming *n, struct errmsg *err);
+void state_order_done(struct state_order *f);
 
 /* A file before it is written. */
 struct save_file {
@@ -67,7 +67,7 @@ struct save_file {
 /* The context for building a file. */
 struct save {
 	const struct zero *zero;
-	const struct form *form;
+	const struct state_order *order;
 	const struct save_options *o;
 	struct ptsave *pt;
 	struct arena *a; /* arena of its objects */
@@ -85,7 +85,7 @@ static inline unsigned save_part(const struct save *s)
 /* Are the files those of Megatron-DeepSpeed? */
 static inline bool save_as_megatron(const struct save *s)
 {
-	return s->form->naming.family != NAMING_HF;
+	return s->order->naming.family != NAMING_HF;
 }
 
 /* Build this rank's model states, if it has any. */

@@ -14,7 +14,7 @@
 #define CHECKPOINT_VERSION 3.0
 
 /* A tensor of the weights that this rank writes, with its own storage. */
-static struct value *weights(const struct save *s, const struct form_tensor *x)
+static struct value *weights(const struct save *s, const struct order_tensor *x)
 {
 	const enum dtype dtype = s->zero->backend->dtype;
 	const struct ptsave_storage own = {
@@ -26,10 +26,10 @@ static struct value *weights(const struct save *s, const struct form_tensor *x)
 }
 
 /* Return the first tensor of a unit in this rank's files. */
-static const struct form_tensor *first_of_unit(const struct save *s, unsigned unit)
+static const struct order_tensor *first_of_unit(const struct save *s, unsigned unit)
 {
 	const struct gpt2_unit *u = &s->zero->model->units[unit];
-	const struct form *f = s->form;
+	const struct state_order *f = s->order;
 	size_t i = 0;
 
 	while (u->n && i < f->ntensors && f->tensors[i].param != u->first)
@@ -40,11 +40,11 @@ static const struct form_tensor *first_of_unit(const struct save *s, unsigned un
 void save_layer(const struct save *s, unsigned unit, struct save_file *f)
 {
 	const struct gpt2_unit *u = &s->zero->model->units[unit];
-	const struct form_tensor *first = first_of_unit(s, unit);
+	const struct order_tensor *first = first_of_unit(s, unit);
 
 	if (!first)
 		return;
-	names_format((struct ckname){ .kind = TAG_FILE_LAYER,
+	names_format((struct ckname){ .kind = CKPT_FILE_LAYER,
 				      .mp = s->zero->model->part.rank,
 				      .layer = first->t.layer },
 		     false, f->name);
@@ -54,7 +54,7 @@ void save_layer(const struct save *s, unsigned unit, struct save_file *f)
 }
 
 /* Return the part of a tensor's name after `prefix`; NULL if it has another prefix. */
-static const char *behind(const struct form_tensor *x, const char *prefix)
+static const char *behind(const struct order_tensor *x, const char *prefix)
 {
 	const size_t n = strlen(prefix);
 
@@ -68,8 +68,8 @@ struct value *save_megatron_module(const struct save *s)
 	struct value *embedding = value_new(s->a, VALUE_DICT);
 	struct value *encoder = value_new_ordered(s->a);
 
-	for (size_t i = 0; i < s->form->ntensors; i++) {
-		const struct form_tensor *x = &s->form->tensors[i];
+	for (size_t i = 0; i < s->order->ntensors; i++) {
+		const struct order_tensor *x = &s->order->tensors[i];
 		const char *name = behind(x, "language_model.encoder.");
 		struct value *v = s->zero->stage == 3 ? save_nothing(s) : weights(s, x);
 
@@ -162,7 +162,7 @@ static void add_model(const struct save *s, struct value *args)
 	/* The tanh approximation, as in Hugging Face's gelu_new. */
 	value_put(s->a, args, "openai_gelu", (bool)true);
 	/* Its presence tells loaders the order of query_key_value's rows. */
-	if (s->form->naming.qkv == NAMING_QKV_THIRDS)
+	if (s->order->naming.qkv == NAMING_QKV_THIRDS)
 		value_put(s->a, args, "ds_sequence_parallel_fpdt", (bool)false);
 	value_put(s->a, args, "normalization", "layernorm");
 	value_put(s->a, args, "tokenizer_type", "GPT2BPETokenizer");
@@ -195,7 +195,7 @@ static void add_training(const struct save *s, struct value *args)
 static void add_run(const struct save *s, struct value *args)
 {
 	const struct config *c = s->o->config;
-	const bool pipe = s->form->naming.family != NAMING_MEGATRON_MODEL;
+	const bool pipe = s->order->naming.family != NAMING_MEGATRON_MODEL;
 
 	value_put(s->a, args, "micro_batch_size", c->micro_batch);
 	value_put(s->a, args, "global_batch_size", c->batch);

@@ -80,11 +80,11 @@ static struct value *module(const struct save *s)
 
 static struct value *param_shapes(const struct save *s)
 {
-	const struct form *f = s->form;
+	const struct state_order *f = s->order;
 	struct value *list = value_new(s->a, VALUE_LIST);
 
 	for (unsigned k = 0; k < f->ngroups; k++) {
-		const struct form_group *g = &f->groups[k];
+		const struct order_group *g = &f->groups[k];
 		struct value *group = value_new_ordered(s->a);
 
 		for (size_t i = 0; i < g->n; i++) {
@@ -119,7 +119,7 @@ static struct value *lr_scheduler(const struct save *s)
 /* A pipeline's weights are in separate files, one per layer. */
 static struct value *module_of(const struct save *s)
 {
-	switch (s->form->naming.family) {
+	switch (s->order->naming.family) {
 	case NAMING_MEGATRON:
 		return value_new(s->a, VALUE_NONE);
 	case NAMING_MEGATRON_MODEL:
@@ -169,11 +169,11 @@ static struct value *model_states(const struct save *s)
 
 void save_model(const struct save *s, struct save_file *f)
 {
-	const struct ckname id = { .kind = s->zero->stage == 3 ? TAG_FILE_MODEL3 : TAG_FILE_MODEL,
+	const struct ckname id = { .kind = s->zero->stage == 3 ? CKPT_FILE_MODEL3 : CKPT_FILE_MODEL,
 				   .dp = s->zero->comm->rank,
 				   .mp = save_part(s) };
 
-	if (id.kind == TAG_FILE_MODEL && id.dp)
+	if (id.kind == CKPT_FILE_MODEL && id.dp)
 		return;
 	names_format(id, false, f->name);
 	f->root = model_states(s);

@@ -16,15 +16,15 @@
 static struct ptsave_storage floats(const struct save *s, const float *p, uint64_t numel)
 {
 	return (struct ptsave_storage){
-		.dtype = DTYPE_F32, .numel = numel, .p = p, .from = s->form->from
+		.dtype = DTYPE_F32, .numel = numel, .p = p, .from = s->order->from
 	};
 }
 
 /* A state of a group: without ZeRO its i-th tensor, with its shape; else this rank's part. */
-static struct value *group_state(const struct save *s, const struct form_group *g,
+static struct value *group_state(const struct save *s, const struct order_group *g,
 				 const float *state, size_t i)
 {
-	const struct naming_tensor *t = &s->form->tensors[g->tensors[i]].t;
+	const struct naming_tensor *t = &s->order->tensors[g->tensors[i]].t;
 	const uint64_t n = g->partition.size;
 
 	if (s->zero->stage)
@@ -34,7 +34,7 @@ static struct value *group_state(const struct save *s, const struct form_group *
 }
 
 /* The masters, with or without padding. */
-static struct value *flat_masters(const struct save *s, const struct form_group *g, bool padded)
+static struct value *flat_masters(const struct save *s, const struct order_group *g, bool padded)
 {
 	const uint64_t n = g->partition.size;
 	const uint64_t numel = padded ? n : partition_filled(&g->partition, s->zero->part);
@@ -92,7 +92,7 @@ static struct value *param_group(const struct save *s, unsigned k, size_t first,
 
 /* {step, exp_avg, exp_avg_sq}: without ZeRO of a group's i-th tensor, else of its single flat
  * tensor. */
-static struct value *adam_state(const struct save *s, const struct form_group *g, size_t i)
+static struct value *adam_state(const struct save *s, const struct order_group *g, size_t i)
 {
 	const struct value_field fields[] = {
 		{ "step", s->zero->optimizer.flavor == OPTIMIZER_APEX ? NULL : step_value(s) },
@@ -109,8 +109,8 @@ static struct value *torch_optimizer(const struct save *s)
 	struct value *state = value_new(s->a, VALUE_DICT), *groups = value_new(s->a, VALUE_LIST);
 	size_t first = 0, end;
 
-	for (unsigned k = 0; k < s->form->ngroups; k++, first = end) {
-		const struct form_group *g = &s->form->groups[k];
+	for (unsigned k = 0; k < s->order->ngroups; k++, first = end) {
+		const struct order_group *g = &s->order->groups[k];
 
 		end = first + (s->zero->stage ? 1 : g->n);
 		for (size_t i = first; i < end; i++)
@@ -139,7 +139,7 @@ static struct value *loss_scaler(const struct save *s)
 	return deepspeed_scaler_object(s->a, &scaler);
 }
 
-static struct value *slices_of(const struct save *s, const struct form_group *g)
+static struct value *slices_of(const struct save *s, const struct order_group *g)
 {
 	struct value *dict = value_new_ordered(s->a);
 
@@ -147,7 +147,7 @@ static struct value *slices_of(const struct save *s, const struct form_group *g)
 		const struct fragment f = partition_fragment(&g->partition, i, s->zero->part);
 
 		if (f.numel)
-			value_put(s->a, dict, s->form->tensors[g->tensors[i]].t.name,
+			value_put(s->a, dict, s->order->tensors[g->tensors[i]].t.name,
 				  deepspeed_fragment(s->a, NULL, f.start, f.numel));
 	}
 	return dict;
@@ -161,7 +161,7 @@ static bool is_bf16_optimizer(const struct save *s)
 }
 
 /* Append the fields of a group in stages 1 and 2. */
-static void add_group(const struct save *s, const struct form_group *g,
+static void add_group(const struct save *s, const struct order_group *g,
 		      const struct deepspeed_shard *to)
 {
 	struct value *none = value_new(s->a, VALUE_LIST);
@@ -199,8 +199,8 @@ static struct value *shard_dict(const struct save *s)
 		x.version = value_of(s->a, NAMES_DS_VERSION);
 		x.slices = value_new(s->a, VALUE_LIST);
 	}
-	for (unsigned k = 0; k < s->form->ngroups; k++) {
-		const struct form_group *g = &s->form->groups[k];
+	for (unsigned k = 0; k < s->order->ngroups; k++) {
+		const struct order_group *g = &s->order->groups[k];
 
 		value_append(s->a, x.masters, flat_masters(s, g, bf16 || zero3));
 		if (!zero3)
@@ -212,7 +212,7 @@ static struct value *shard_dict(const struct save *s)
 void save_shard(const struct save *s, struct save_file *f)
 {
 	const struct zero *z = s->zero;
-	const struct ckname id = { TAG_FILE_OPTIM, .dp = z->comm->rank, .mp = save_part(s) };
+	const struct ckname id = { CKPT_FILE_OPTIM, .dp = z->comm->rank, .mp = save_part(s) };
 
 	if (z->stage == 0)
 		return;
@@ -224,8 +224,8 @@ static struct value *whole_masters(const struct save *s)
 {
 	struct value *groups = value_new(s->a, VALUE_LIST);
 
-	for (unsigned k = 0; k < s->form->ngroups; k++) {
-		const struct form_group *g = &s->form->groups[k];
+	for (unsigned k = 0; k < s->order->ngroups; k++) {
+		const struct order_group *g = &s->order->groups[k];
 		struct value *group = value_new(s->a, VALUE_LIST);
 
 		for (size_t i = 0; i < g->n; i++)

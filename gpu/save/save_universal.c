@@ -142,7 +142,7 @@ static void add_vocabulary(const struct save *s, struct value *info, const char 
 
 struct value *save_universal_info(const struct save *s)
 {
-	const struct naming *naming = &s->form->naming;
+	const struct naming *naming = &s->order->naming;
 	const struct patterns *p = &families[naming->family];
 	const bool hf = naming->family == NAMING_HF;
 	struct value *info = value_new(s->a, VALUE_DICT);

@@ -36,7 +36,7 @@ struct saver {
 
 	/* The save in progress: */
 	struct save_options o;
-	struct form form;
+	struct state_order order;
 	struct save_file *files;
 	unsigned nfiles;
 	struct output dir;   /* rank 0 only */
@@ -92,7 +92,7 @@ uint64_t saver_saved(const struct saver *s)
 static int build_files(struct saver *s, struct errmsg *err)
 {
 	const unsigned layers =
-		s->form.naming.family == NAMING_MEGATRON ? (unsigned)s->z->model->nunits : 0;
+		s->order.naming.family == NAMING_MEGATRON ? (unsigned)s->z->model->nunits : 0;
 
 	s->files = calloc(2 + layers, sizeof(*s->files));
 	if (!s->files)
@@ -101,7 +101,7 @@ static int build_files(struct saver *s, struct errmsg *err)
 	for (unsigned i = 0; i < s->nfiles; i++) {
 		struct save_file *f = &s->files[i];
 		const struct save save = { .zero = s->z,
-					   .form = &s->form,
+					   .order = &s->order,
 					   .o = &s->o,
 					   .pt = &f->pt,
 					   .a = &f->pt.layout.a };
@@ -122,7 +122,7 @@ static int saver_build(struct saver *s, const struct save_options *o, struct err
 	int rc;
 
 	s->o = *o;
-	rc = form_init(&s->form, s->z, &o->config->naming, err);
+	rc = state_order_init(&s->order, s->z, &o->config->naming, err);
 	return rc ? rc : comm_agree(s->z->world, build_files(s, err), err);
 }
 
@@ -134,7 +134,7 @@ static void saver_end(struct saver *s)
 	free(s->files);
 	s->files = NULL;
 	s->nfiles = 0;
-	form_done(&s->form);
+	state_order_done(&s->order);
 	if (s->first)
 		output_close(&s->dir);
 	s->stage = NULL;
@@ -179,7 +179,7 @@ static int publish(struct saver *s, struct errmsg *err)
 		return 0;
 	assert(*s->path && s->dir.fd >= 0);
 	/* config.json implies Hugging Face's names. */
-	if (s->form.naming.family == NAMING_HF)
+	if (s->order.naming.family == NAMING_HF)
 		rc = save_config(s->path, &s->o.config->model, err);
 	if (!rc && fsync(s->dir.fd) < 0 && errno != EINVAL)
 		rc = errmsg_errno(err, s->dir.tmp, "cannot sync");

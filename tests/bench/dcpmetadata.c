@@ -7,8 +7,8 @@
 #include "ckpt/base/bytes.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/system.h"
-#include "ckpt/views/dcpview_metadata.h"
-#include "ckpt/views/dcpview_metadata.h"
+#include "ckpt/views/view_dcp_metadata.h"
+#include "ckpt/views/view_dcp_metadata.h"
 
 #define TENSORS 60000
 #define CHUNKS 64
@@ -17,8 +17,8 @@ int main(void)
 {
 	/* A row is a chunk. */
 	static const uint64_t shape[] = { CHUNKS,
-					  DCPVIEW_CHUNK_MAX / sizeof(float) };
-	static struct dcpview_entry v[TENSORS];
+					  VIEW_DCP_CHUNK_MAX / sizeof(float) };
+	static struct view_dcp_entry v[TENSORS];
 	static char names[TENSORS][48];
 	struct bytebuf out = { 0 };
 	struct errmsg err = { "" };
@@ -27,7 +27,7 @@ int main(void)
 	for (size_t i = 0; i < TENSORS; i++) {
 		snprintf(names[i], sizeof(names[i]),
 			 "optim.state.layers.%zu.weight", i);
-		v[i] = (struct dcpview_entry){ .key = names[i],
+		v[i] = (struct view_dcp_entry){ .key = names[i],
 					   .path = { { .text = names[i] } },
 					   .nsteps = 1,
 					   .file = names[i],
@@ -37,7 +37,7 @@ int main(void)
 					   .shape = shape };
 	}
 	start = clock_ns();
-	if (dcpview_metadata_write(v, TENSORS, CHUNKS, &out, &err)) {
+	if (view_dcp_metadata_write(v, TENSORS, CHUNKS, &out, &err)) {
 		fprintf(stderr, "%s\n", err.text);
 		return 1;
 	}

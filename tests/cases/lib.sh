@@ -120,7 +120,7 @@ tag_of() {
 }
 
 # good_cases: the digests files of real checkpoints.  Sanitizers slow a process down fivefold, so
-# only every fourth then: unit/plan/test_good reads all of them in one process.
+# only every fourth then: unit/views/test_good reads all of them in one process.
 good_cases() {
 	if [ "${sanitize:-no}" = no ]; then
 		printf '%s\n' "$good"/*.digests

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "ckpt/base/bytes.h"
-#include "ckpt/views/plan.h"
+#include "ckpt/views/view.h"
 #include "tests/fuzz/parts.h"
 #include "tests/make/literal.h"
 #include "tests/make/mkckpt.h"
@@ -62,7 +62,7 @@ static void save(const char *name, struct span bytes)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	static const struct plan_options options = { .crc_zero = true };
+	static const struct view_options options = { .crc_zero = true };
 	struct span rest;
 
 	if (!dir)

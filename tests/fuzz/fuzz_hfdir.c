@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "ckpt/views/plan.h"
+#include "ckpt/views/view.h"
 #include "tests/fuzz/parts.h"
 #include "tests/make/mkckpt.h"
 #include "tests/make/mkpt.h"
@@ -48,7 +48,7 @@ static void set_up(void)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	struct plan_options options = { .crc_zero = true };
+	struct view_options options = { .crc_zero = true };
 	char path[PATH_MAX];
 	struct span rest;
 	unsigned flags;

@@ -17,7 +17,7 @@
 #include "ckpt/format/pickle.h"
 #include "ckpt/format/tensor.h"
 #include "ckpt/format/value.h"
-#include "ckpt/views/plan.h"
+#include "ckpt/views/view.h"
 #include "tests/make/mkckpt.h"
 #include "tests/make/mkpt.h"
 #include "tests/support/walk.h"
@@ -90,7 +90,7 @@ static void save(const char *dir, unsigned rank, const struct bytebuf *file)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	static const struct plan_options options = { .crc_zero = true };
+	static const struct view_options options = { .crc_zero = true };
 	const struct span pickle = { data + 1, size - 1 };
 	struct bytebuf file = { 0 };
 	struct mkpt m = { 0 };

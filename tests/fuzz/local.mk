@@ -8,7 +8,7 @@ fuzz_targets = \
 	%D%/fuzz_safetensors \
 	%D%/fuzz_ucpack \
 	%D%/fuzz_hfindex \
-	%D%/fuzz_plan \
+	%D%/fuzz_views \
 	%D%/fuzz_dcp \
 	%D%/fuzz_stage0 \
 	%D%/fuzz_hfdir \
@@ -26,7 +26,7 @@ replays = \
 	%D%/replay_safetensors \
 	%D%/replay_ucpack \
 	%D%/replay_hfindex \
-	%D%/replay_plan \
+	%D%/replay_views \
 	%D%/replay_dcp \
 	%D%/replay_stage0 \
 	%D%/replay_hfdir \
@@ -39,7 +39,7 @@ replays = \
 %C%_replay_safetensors_SOURCES = %D%/replay.c %D%/fuzz_safetensors.c
 %C%_replay_ucpack_SOURCES = %D%/replay.c %D%/fuzz_ucpack.c
 %C%_replay_hfindex_SOURCES = %D%/replay.c %D%/fuzz_hfindex.c
-%C%_replay_plan_SOURCES = %D%/replay.c %D%/fuzz_plan.c %D%/parts.h
+%C%_replay_views_SOURCES = %D%/replay.c %D%/fuzz_views.c %D%/parts.h
 %C%_replay_dcp_SOURCES = %D%/replay.c %D%/fuzz_dcp.c %D%/parts.h
 %C%_replay_stage0_SOURCES = %D%/replay.c %D%/fuzz_stage0.c
 %C%_replay_hfdir_SOURCES = %D%/replay.c %D%/fuzz_hfdir.c %D%/parts.h

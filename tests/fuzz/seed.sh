@@ -9,7 +9,7 @@ top=$(cd "$(dirname "$0")/../.." && pwd)
 out=${1:?usage: seed.sh OUTDIR}
 size_max=12000
 
-mkdir -p "$out/zip" "$out/ptfile" "$out/pickle" "$out/plan" "$out/stage0"
+mkdir -p "$out/zip" "$out/ptfile" "$out/pickle" "$out/views" "$out/stage0"
 
 # Extract the pickle of a .pt file.
 pickle_of()
@@ -45,7 +45,7 @@ for dir in "$top"/tests/good/*/global_step*; do
 		fi
 	done
 
-	# Flags as in fuzz_plan.c: 1 ZeRO-3, 2 two ranks, 8 experts.
+	# Flags as in fuzz_views.c: 1 ZeRO-3, 2 two ranks, 8 experts.
 	set -- "$dir"/*zero_pp_rank_0_mp_rank_00_optim_states.pt
 	shard0=$1
 	set -- "$dir"/*zero_pp_rank_1_mp_rank_00_optim_states.pt
@@ -81,5 +81,5 @@ for dir in "$top"/tests/good/*/global_step*; do
 			printf '\376#cut#'
 			pickle_of "$shard1"
 		fi
-	} >"$out/plan/$case_name"
+	} >"$out/views/$case_name"
 done

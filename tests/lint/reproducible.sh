@@ -17,7 +17,7 @@
 require xz
 require python3
 unset SOURCE_DATE_EPOCH MAKEFLAGS MFLAGS MAKELEVEL
-goals=(ckpt/base/json.o ckpt/format/value.o ckpt/views/plan.o)
+goals=(ckpt/base/json.o ckpt/format/value.o ckpt/views/view.o)
 results=("${goals[@]}")
 export XZ_OPT=-0
 if [ "${1-}" = all ]; then

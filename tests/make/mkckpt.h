@@ -9,7 +9,7 @@
 #include "ckpt/format/tensor.h"
 #include "tests/make/mkpt.h"
 
-struct plan;
+struct view;
 
 /* A parameter that the optimizer owns. */
 struct mkckpt_param {
@@ -103,8 +103,8 @@ void mkckpt_write(const struct mkckpt *c, const char *dir);
 void mkckpt_path(const struct mkckpt *c, const char *dir, enum mkckpt_file kind,
 		 unsigned rank, char *out);
 
-/* Return whether all files of the plan have the right elements; if not, `why` gets the reason. */
-bool mkckpt_check(const struct mkckpt *c, struct plan *p, char *why,
+/* Return whether all files of the view have the right elements; if not, `why` gets the reason. */
+bool mkckpt_check(const struct mkckpt *c, struct view *v, char *why,
 		  size_t why_len);
 
 /* Create a directory inside one that the process owns below $TMPDIR; remove it with everything in

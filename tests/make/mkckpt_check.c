@@ -13,7 +13,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/vfile/vfile.h"
-#include "ckpt/views/plan.h"
+#include "ckpt/views/view.h"
 
 static uint64_t numel_of(const uint64_t *shape, unsigned ndim)
 {
@@ -24,7 +24,7 @@ static uint64_t numel_of(const uint64_t *shape, unsigned ndim)
 	return n;
 }
 
-/* A file of the plan, opened like torch opens it. */
+/* A file of the view, opened like torch opens it. */
 struct reading {
 	struct bytebuf bytes;
 	struct ptfile pt;
@@ -32,15 +32,15 @@ struct reading {
 	const uint8_t *data; /* element 0 of the storage */
 };
 
-static int read_all(struct plan *p, uint64_t node, struct bytebuf *out, struct errmsg *err)
+static int read_all(struct view *v, uint64_t node, struct bytebuf *out, struct errmsg *err)
 {
-	struct plan_stat st;
+	struct view_stat st;
 	struct vfile *f;
 	int64_t got;
-	int rc = plan_stat(p, node, &st, err);
+	int rc = view_stat(v, node, &st, err);
 
 	if (!rc)
-		rc = plan_file_open(p, node, &f, err);
+		rc = view_file_open(v, node, &f, err);
 	if (rc)
 		return rc;
 	out->data = malloc(st.size + 1);
@@ -56,19 +56,19 @@ static int read_all(struct plan *p, uint64_t node, struct bytebuf *out, struct e
 }
 
 /* Parameter directories may contain others. */
-static int find_param(struct plan *p, const char *param, uint64_t *node, struct errmsg *err)
+static int find_param(struct view *v, const char *param, uint64_t *node, struct errmsg *err)
 {
 	char *path = strdup(param), *left = path, *name;
 	int rc = 0;
 
-	*node = PLAN_ZERO;
+	*node = VIEW_ZERO;
 	while (!rc && (name = strsep(&left, "/")))
-		rc = plan_lookup(p, *node, name, node, err);
+		rc = view_lookup(v, *node, name, node, err);
 	free(path);
 	return rc;
 }
 
-static int open_tensor(struct plan *p, const char *param, const char *state, struct reading *r,
+static int open_tensor(struct view *view, const char *param, const char *state, struct reading *r,
 		       struct errmsg *err)
 {
 	const struct value *v;
@@ -78,11 +78,11 @@ static int open_tensor(struct plan *p, const char *param, const char *state, str
 	int rc;
 
 	snprintf(name, sizeof(name), "%s.pt", state);
-	rc = find_param(p, param, &node, err);
+	rc = find_param(view, param, &node, err);
 	if (!rc)
-		rc = plan_lookup(p, node, name, &node, err);
+		rc = view_lookup(view, node, name, &node, err);
 	if (!rc)
-		rc = read_all(p, node, &r->bytes, err);
+		rc = read_all(view, node, &r->bytes, err);
 	if (rc)
 		return rc;
 	source_init_span(&src, name, (struct span){ r->bytes.data, r->bytes.len });
@@ -96,7 +96,7 @@ static int open_tensor(struct plan *p, const char *param, const char *state, str
 	return rc;
 }
 
-static bool check_state(const struct mkckpt *c, struct plan *p, size_t i, unsigned s, char *why,
+static bool check_state(const struct mkckpt *c, struct view *v, size_t i, unsigned s, char *why,
 			size_t why_len)
 {
 	const struct mkckpt_param *param = &c->params[i];
@@ -105,7 +105,7 @@ static bool check_state(const struct mkckpt *c, struct plan *p, size_t i, unsign
 	struct errmsg err = { "" };
 	bool ok = false;
 
-	if (open_tensor(p, param->name, mkckpt_state_names[s], &r, &err))
+	if (open_tensor(v, param->name, mkckpt_state_names[s], &r, &err))
 		goto out;
 	errmsg_set(&err, 0, "wrong type or size");
 	if (r.t.dtype != DTYPE_F32 || r.t.numel != n)
@@ -128,12 +128,12 @@ out:
 	return ok;
 }
 
-static bool check_extra(const struct mkckpt *c, struct plan *p, size_t i, char *why, size_t why_len)
+static bool check_extra(const struct mkckpt *c, struct view *v, size_t i, char *why, size_t why_len)
 {
 	const struct mkckpt_extra *e = &c->extras[i];
 	struct reading r = { .pt.src.fd = -1 };
 	struct errmsg err = { "wrong elements" };
-	bool ok = !open_tensor(p, e->name, "fp32", &r, &err);
+	bool ok = !open_tensor(v, e->name, "fp32", &r, &err);
 
 	ok = ok && r.t.dtype == DTYPE_F32 && r.t.numel == numel_of(e->shape, e->ndim);
 	for (uint64_t k = 0; ok && k < r.t.numel; k++) {
@@ -150,16 +150,16 @@ static bool check_extra(const struct mkckpt *c, struct plan *p, size_t i, char *
 	return ok;
 }
 
-bool mkckpt_check(const struct mkckpt *c, struct plan *p, char *why, size_t why_len)
+bool mkckpt_check(const struct mkckpt *c, struct view *v, char *why, size_t why_len)
 {
 	for (size_t i = 0; i < c->nparams; i++)
 		/* Parameters without elements have no slice in stages 1, 2. */
 		for (unsigned s = 0; s < MKCKPT_STATES; s++)
 			if ((c->stage == 3 || numel_of(c->params[i].shape, c->params[i].ndim)) &&
-			    !check_state(c, p, i, s, why, why_len))
+			    !check_state(c, v, i, s, why, why_len))
 				return false;
 	for (size_t i = 0; c->stage < 3 && i < c->nextras; i++)
-		if (!check_extra(c, p, i, why, why_len))
+		if (!check_extra(c, v, i, why, why_len))
 			return false;
 	return true;
 }

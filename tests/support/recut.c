@@ -10,21 +10,21 @@
 #include <stdlib.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/views/plan.h"
+#include "ckpt/views/view.h"
 
 int recut_open(const char *tag, unsigned ranks, unsigned stage,
-	       struct plan **out, struct errmsg *err)
+	       struct view **out, struct errmsg *err)
 {
-	const struct plan_options options = {
-		.type = { PLAN_RECUT, ranks, stage },
+	const struct view_options options = {
+		.type = { VIEW_RECUT, ranks, stage },
 	};
-	int rc = plan_open(test_context(), tag, &options, out, err);
+	int rc = view_open(test_context(), tag, &options, out, err);
 
 	if (rc)
 		return rc;
-	rc = plan_check(*out, err);
+	rc = view_check(*out, err);
 	if (rc)
-		plan_close(*out);
+		view_close(*out);
 	return rc;
 }
 
@@ -39,12 +39,12 @@ static int write_bytes(const char *path, const void *bytes, size_t len,
 	return errmsg_set(err, -EIO, "%s: cannot be written", path);
 }
 
-static int write_file(struct plan *p, const struct plan_entry *e,
+static int write_file(struct view *v, const struct view_entry *e,
 		      const char *dir, struct errmsg *err)
 {
 	char path[PATH_MAX];
 	uint64_t size;
-	uint8_t *bytes = walk_read_node(p, e->node, &size, err);
+	uint8_t *bytes = walk_read_node(v, e->node, &size, err);
 	int rc;
 
 	if (!bytes)
@@ -55,14 +55,14 @@ static int write_file(struct plan *p, const struct plan_entry *e,
 	return rc;
 }
 
-int recut_write(struct plan *p, const char *dir, struct errmsg *err)
+int recut_write(struct view *v, const char *dir, struct errmsg *err)
 {
-	struct plan_entry e;
+	struct view_entry e;
 	uint64_t pos = 0;
 	int rc;
 
-	while ((rc = plan_next(p, PLAN_ROOT, &pos, &e, err)) == 1) {
-		rc = write_file(p, &e, dir, err);
+	while ((rc = view_next(v, VIEW_ROOT, &pos, &e, err)) == 1) {
+		rc = write_file(v, &e, dir, err);
 		if (rc)
 			return rc;
 	}

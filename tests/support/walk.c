@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checks every promise that plan.h and vfile.h make about any tree. */
+/* Checks every promise that view.h and vfile.h make about any tree. */
 #include "tests/support/walk.h"
 
 #include <stdbool.h>
@@ -12,7 +12,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/vfile/extent.h"
 #include "ckpt/vfile/vfile.h"
-#include "ckpt/views/plan.h"
+#include "ckpt/views/view.h"
 #include "ckpt/zero/checkpoint.h"
 #include "tests/support/context.h"
 
@@ -66,11 +66,11 @@ static int read_file(struct vfile *f, const char *name, struct errmsg *err)
 	return rc;
 }
 
-static int walk_file(struct plan *p, const struct plan_entry *e, const struct plan_stat *st,
+static int walk_file(struct view *v, const struct view_entry *e, const struct view_stat *st,
 		     struct errmsg *err)
 {
 	struct vfile *f;
-	int rc = plan_file_open(p, e->node, &f, err);
+	int rc = view_file_open(v, e->node, &f, err);
 
 	if (rc)
 		return rc;
@@ -80,82 +80,82 @@ static int walk_file(struct plan *p, const struct plan_entry *e, const struct pl
 	return rc;
 }
 
-static int walk_dir(struct plan *p, uint64_t dir, struct errmsg *err);
+static int walk_dir(struct view *v, uint64_t dir, struct errmsg *err);
 
-static int walk_entry(struct plan *p, uint64_t dir, const struct plan_entry *e, struct errmsg *err)
+static int walk_entry(struct view *v, uint64_t dir, const struct view_entry *e, struct errmsg *err)
 {
-	struct plan_stat st;
+	struct view_stat st;
 	uint64_t node;
 	int rc;
 
 	if (!*e->name || strchr(e->name, '/') || strcmp(e->name, ".") == 0 ||
 	    strcmp(e->name, "..") == 0)
 		return broken(err, "no name for a file", e->name);
-	if (e->node >= PLAN_NODE_END)
+	if (e->node >= VIEW_NODE_END)
 		return broken(err, "node number out of range", e->name);
-	rc = plan_lookup(p, dir, e->name, &node, err);
+	rc = view_lookup(v, dir, e->name, &node, err);
 	if (rc)
 		return rc == -ENOENT ? broken(err, "listed, not found", e->name) : rc;
 	if (node != e->node)
 		return broken(err, "listed under another number", e->name);
-	rc = plan_stat(p, node, &st, err);
+	rc = view_stat(v, node, &st, err);
 	if (rc)
 		return rc;
-	return st.is_dir ? walk_dir(p, node, err) : walk_file(p, e, &st, err);
+	return st.is_dir ? walk_dir(v, node, err) : walk_file(v, e, &st, err);
 }
 
-static int walk_dir(struct plan *p, uint64_t dir, struct errmsg *err)
+static int walk_dir(struct view *v, uint64_t dir, struct errmsg *err)
 {
-	struct plan_entry e;
+	struct view_entry e;
 	uint64_t pos = 0, node;
 	int rc;
 
-	while ((rc = plan_next(p, dir, &pos, &e, err)) == 1) {
-		rc = walk_entry(p, dir, &e, err);
+	while ((rc = view_next(v, dir, &pos, &e, err)) == 1) {
+		rc = walk_entry(v, dir, &e, err);
 		if (rc)
 			return rc;
 	}
 	if (rc)
 		return rc;
 	/* No checkpoint can have this name, which contains a slash. */
-	return plan_lookup(p, dir, "no/such", &node, err) == -ENOENT
+	return view_lookup(v, dir, "no/such", &node, err) == -ENOENT
 		       ? 0
 		       : broken(err, "finds what is not there", "no/such");
 }
 
-int walk_plan(struct plan *p, struct errmsg *err)
+int walk_view(struct view *v, struct errmsg *err)
 {
-	struct zero_checkpoint *r = zero_of(plan_checkpoint(p));
+	struct zero_checkpoint *r = zero_of(view_checkpoint(v));
 	uint64_t files, bytes;
-	int rc = walk_dir(p, PLAN_ROOT, err);
+	int rc = walk_dir(v, VIEW_ROOT, err);
 
 	if (!rc)
-		rc = plan_totals(p, &files, &bytes, err);
+		rc = view_totals(v, &files, &bytes, err);
 	/* Ranks that hold only padding have not been read yet. */
 	for (unsigned mp = 0; !rc && r && mp < r->dir.mp_degree; mp++)
 		rc = zero_load_shards(r, mp, 0, r->dir.dp_degree, 1, err);
 	return rc;
 }
 
-int walk_views(struct plan *universal, struct errmsg *err)
+int walk_views(struct view *universal, struct errmsg *err)
 {
 	static const struct view_type types[] = {
-		{ .kind = PLAN_HF },
-		{ .kind = PLAN_FP32 },
-		{ .kind = PLAN_DCP },
-		{ .kind = PLAN_RECUT, .ranks = 3 },
-		{ .kind = PLAN_RECUT, .ranks = 4, .stage = 1 },
-		{ .kind = PLAN_RECUT, .ranks = 2, .stage = 3 },
+		{ .kind = VIEW_HF },
+		{ .kind = VIEW_FP32 },
+		{ .kind = VIEW_DCP },
+		{ .kind = VIEW_RECUT, .ranks = 3 },
+		{ .kind = VIEW_RECUT, .ranks = 4, .stage = 1 },
+		{ .kind = VIEW_RECUT, .ranks = 2, .stage = 3 },
 	};
 
 	for (size_t i = 0; i < COUNT(types); i++) {
 		struct errmsg why = { "" };
-		struct plan *p;
-		int rc = plan_open_derived(universal, &types[i], &p, &why);
+		struct view *v;
+		int rc = view_open_derived(universal, &types[i], &v, &why);
 
 		if (!rc) {
-			rc = walk_plan(p, &why);
-			plan_close(p);
+			rc = walk_view(v, &why);
+			view_close(v);
 		}
 		if (rc == WALK_BROKEN || (rc && !*why.text))
 			return errmsg_set(err, WALK_BROKEN, "view %zu: %s", i,
@@ -164,17 +164,17 @@ int walk_views(struct plan *universal, struct errmsg *err)
 	return 0;
 }
 
-void walk_directory(const char *dir, const struct plan_options *options)
+void walk_directory(const char *dir, const struct view_options *options)
 {
 	struct errmsg err = { "" };
-	struct plan *p;
-	int rc = plan_open(test_context(), dir, options, &p, &err);
+	struct view *v;
+	int rc = view_open(test_context(), dir, options, &v, &err);
 
 	if (!rc) {
-		rc = plan_check(p, &err) ?: walk_plan(p, &err);
-		if (rc != WALK_BROKEN && walk_views(p, &err))
+		rc = view_check(v, &err) ?: walk_view(v, &err);
+		if (rc != WALK_BROKEN && walk_views(v, &err))
 			rc = WALK_BROKEN;
-		plan_close(p);
+		view_close(v);
 	}
 	if (rc != WALK_BROKEN && (!rc || *err.text))
 		return;
@@ -182,12 +182,12 @@ void walk_directory(const char *dir, const struct plan_options *options)
 	abort();
 }
 
-uint8_t *walk_read_node(struct plan *p, uint64_t node, uint64_t *size, struct errmsg *err)
+uint8_t *walk_read_node(struct view *v, uint64_t node, uint64_t *size, struct errmsg *err)
 {
 	struct vfile *f;
 	uint8_t *bytes;
 
-	if (plan_file_open(p, node, &f, err))
+	if (view_file_open(v, node, &f, err))
 		return NULL;
 	*size = vfile_size(f);
 	bytes = malloc(*size + 1);
@@ -201,10 +201,10 @@ uint8_t *walk_read_node(struct plan *p, uint64_t node, uint64_t *size, struct er
 	return bytes;
 }
 
-uint8_t *walk_read(struct plan *p, uint64_t dir, const char *name, uint64_t *size,
+uint8_t *walk_read(struct view *v, uint64_t dir, const char *name, uint64_t *size,
 		   struct errmsg *err)
 {
 	uint64_t node;
 
-	return plan_lookup(p, dir, name, &node, err) ? NULL : walk_read_node(p, node, size, err);
+	return view_lookup(v, dir, name, &node, err) ? NULL : walk_read_node(v, node, size, err);
 }

@@ -22,7 +22,7 @@ says() {
 }
 
 # some NAME...: print all names; under sanitizers every fourth, since the same code reads them
-# (unit/plan/test_good reads every one).
+# (unit/views/test_good reads every one).
 some() {
 	local step=1
 	[ "${sanitize:-no}" = no ] || step=4

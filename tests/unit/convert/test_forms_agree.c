@@ -52,7 +52,7 @@ static bool is_listed(const char *report, const char *form)
 /* Return whether convert would write the form. */
 static bool convert(const char *source, const struct report_form *f, struct uckpt_error *err)
 {
-	const struct plan_view *v = plan_views[f->kind];
+	const struct view_ops *v = all_views[f->kind];
 	struct uckpt *const u = uckpt_new();
 	char to[32];
 	int rc;

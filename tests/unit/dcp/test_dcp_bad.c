@@ -329,7 +329,7 @@ static void test_ignored(void **state)
 
 	copy_reset(c);
 	value_put(&c->a, c->metadata, "storage_meta", call(c, "mine", "Meta"));
-	value_put(&c->a, c->metadata, "all_local_plans", call(c, "mine", "Plans"));
+	value_put(&c->a, c->metadata, "all_local_views", call(c, "mine", "Plans"));
 	copy_commit(c);
 	if (copy_read(c, files, &err))
 		fail_msg("%s", err.text);

@@ -9,7 +9,7 @@
 #include "tests/make/mkpt.h"
 #include "tests/unit/dcp/copy.h"
 
-/* A file that was written to since the plan is not read. */
+/* A file that was written to since the view was opened is not read. */
 static void test_changed(void **state)
 {
 	struct copy *c = *state;

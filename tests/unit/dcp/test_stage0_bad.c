@@ -20,7 +20,7 @@
 #include "ckpt/format/pickle.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/io/io.h"
-#include "ckpt/views/plan.h"
+#include "ckpt/views/view.h"
 #include "tests/make/mkckpt.h"
 #include "tests/make/mkpt.h"
 #include "tests/support/changed.h"
@@ -146,27 +146,27 @@ static char *damage(const struct damage *d)
 	return dir;
 }
 
-static const struct plan_options options = { .crc_zero = true };
+static const struct view_options options = { .crc_zero = true };
 
 /* Weights are served, and the universal tree is refused. */
 static int prove(const char *dir, struct errmsg *err)
 {
-	static const enum plan_kind kinds[] = { PLAN_HF, PLAN_FP32, PLAN_DCP };
-	struct plan *p = NULL, *other;
-	int rc = plan_open(test_context(), dir, &options, &p, err);
+	static const enum view_kind kinds[] = { VIEW_HF, VIEW_FP32, VIEW_DCP };
+	struct view *v = NULL, *other;
+	int rc = view_open(test_context(), dir, &options, &v, err);
 
 	for (size_t i = 0; !rc && i < COUNT(kinds); i++) {
 		const struct view_type type = { .kind = kinds[i] };
 
-		rc = plan_open_derived(p, &type, &other, err);
+		rc = view_open_derived(v, &type, &other, err);
 		if (rc)
 			break;
-		rc = plan_prove(other, false, err) ?: walk_plan(other, err);
-		plan_close(other);
+		rc = view_prove(other, false, err) ?: walk_view(other, err);
+		view_close(other);
 	}
 	if (!rc)
-		rc = plan_prove(p, false, err) == -ENOTSUP ? SERVED : 1;
-	plan_close(p);
+		rc = view_prove(v, false, err) == -ENOTSUP ? SERVED : 1;
+	view_close(v);
 	return rc;
 }
 
@@ -209,16 +209,16 @@ static void steps_may_be_numbers(void **state)
 	for (size_t i = 0; i < COUNT(steps); i++) {
 		char *const dir = damage(&steps[i]);
 		struct bytebuf said = { 0 };
-		struct plan *p;
+		struct view *v;
 
-		assert_int_equal(plan_open(test_context(), dir, &options, &p, NULL), 0);
-		assert_int_equal(plan_check(p, NULL), 0);
-		plan_warn(p, &(struct errmsg_sink){ append, &said });
+		assert_int_equal(view_open(test_context(), dir, &options, &v, NULL), 0);
+		assert_int_equal(view_check(v, NULL), 0);
+		view_warn(v, &(struct errmsg_sink){ append, &said });
 		bytebuf_add(&said, "", 1);
 		assert_int_equal(!strstr((const char *)said.data, "has made "), !*steps[i].expect);
 		assert_non_null(strstr((const char *)said.data, steps[i].expect));
 		bytebuf_done(&said);
-		plan_close(p);
+		view_close(v);
 		mkckpt_free_dir(dir);
 	}
 }
@@ -256,7 +256,7 @@ static void memory_is_bounded_by_the_file(void **state)
 	struct value *group, *groups;
 	char names[1000][8];
 	struct ptfile pt;
-	struct plan *p;
+	struct view *v;
 
 	(void)state;
 	changed_open(file, &pt, &m);
@@ -269,7 +269,7 @@ static void memory_is_bounded_by_the_file(void **state)
 	}
 	mkpt_emit(&m, pt.root, "mp_rank_00_model_states", &out);
 	mkpt_save(file, out.data, out.len);
-	assert_int_equal(plan_open(test_context(), dir, &options, &p, &err), -E2BIG);
+	assert_int_equal(view_open(test_context(), dir, &options, &v, &err), -E2BIG);
 	assert_non_null(strstr(err.text, "describes too much for its size"));
 	bytebuf_done(&out);
 	mkpt_done(&m);
@@ -286,16 +286,16 @@ static void layers_do_not_stay_open(void **state)
 	const int first = open(dir, O_RDONLY);
 	struct rlimit limit, low;
 	struct errmsg err;
-	struct plan *p;
+	struct view *v;
 
 	(void)state;
 	close(first);
 	assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
 	low = (struct rlimit){ (rlim_t)first + 7, limit.rlim_max };
 	assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
-	if (plan_open(test_context(), dir, &options, &p, &err))
+	if (view_open(test_context(), dir, &options, &v, &err))
 		fail_msg("%s", err.text);
-	plan_close(p);
+	view_close(v);
 	assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
 	mkckpt_free_dir(dir);
 }
@@ -308,11 +308,11 @@ static void a_negative_rank_has_no_layer(void **state)
 	char *const dir = damage(&missing);
 	char *const layer = changed_path(dir, "layer_05-model_-1-model_states.pt");
 	struct errmsg err = { "" };
-	struct plan *p;
+	struct view *v;
 
 	(void)state;
 	mkpt_save(layer, "", 0);
-	assert_int_equal(plan_open(test_context(), dir, &options, &p, &err), -ENOTSUP);
+	assert_int_equal(view_open(test_context(), dir, &options, &v, &err), -ENOTSUP);
 	assert_non_null(strstr(err.text, "no parameter of the model has this shape"));
 	free(layer);
 	mkckpt_free_dir(dir);
@@ -327,12 +327,12 @@ static void a_layer_has_one_file(void **state)
 	char *const one = changed_path(dir, own);
 	char *const other = changed_path(dir, "layer_05-axis_01-model_states.pt");
 	struct errmsg err = { "" };
-	struct plan *p;
+	struct view *v;
 
 	(void)state;
 	mkpt_save(one, "", 0);
 	mkpt_save(other, "", 0);
-	assert_int_equal(plan_open(test_context(), dir, &options, &p, &err), -EBADMSG);
+	assert_int_equal(view_open(test_context(), dir, &options, &v, &err), -EBADMSG);
 	assert_non_null(strstr(err.text, ": is there twice: "));
 	free(other);
 	free(one);
@@ -405,15 +405,15 @@ static bool write_mutant(const struct mkpt *m, struct value *root,
 /* Open a checkpoint and read some of its trees. */
 static int read_all(const char *dir, bool walk, struct errmsg *err)
 {
-	struct plan *p;
-	int rc = plan_open(test_context(), dir, &options, &p, err);
+	struct view *v;
+	int rc = view_open(test_context(), dir, &options, &v, err);
 
 	if (rc)
 		return rc;
-	rc = plan_prove(p, true, err);
+	rc = view_prove(v, true, err);
 	if (!rc && walk)
-		rc = walk_plan(p, err);
-	plan_close(p);
+		rc = walk_view(v, err);
+	view_close(v);
 	assert_int_not_equal(rc, WALK_BROKEN);
 	return rc;
 }

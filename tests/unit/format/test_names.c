@@ -9,7 +9,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/format/names.h"
 #include "ckpt/table/detect.h"
-#include "ckpt/table/tagdir.h"
+#include "ckpt/table/zero_dir.h"
 #include "tests/make/mkckpt.h"
 #include "tests/make/mkpt.h"
 #include "tests/support/context.h"
@@ -19,57 +19,57 @@ static void names_tell_kind_and_ranks(void **state)
 {
 	static const struct {
 		const char *name;
-		enum tag_file_kind kind;
+		enum ckpt_file_kind kind;
 		unsigned dp, mp;
 	} cases[] = {
-		{ "mp_rank_00_model_states.pt", TAG_FILE_MODEL, 0, 0 },
-		{ "mp_rank_07_model_states.pt", TAG_FILE_MODEL, 0, 7 },
-		{ "mp_rank_100_model_states.pt", TAG_FILE_MODEL, 0, 100 },
-		{ "zero_pp_rank_3_mp_rank_01_model_states.pt", TAG_FILE_MODEL3, 3,
+		{ "mp_rank_00_model_states.pt", CKPT_FILE_MODEL, 0, 0 },
+		{ "mp_rank_07_model_states.pt", CKPT_FILE_MODEL, 0, 7 },
+		{ "mp_rank_100_model_states.pt", CKPT_FILE_MODEL, 0, 100 },
+		{ "zero_pp_rank_3_mp_rank_01_model_states.pt", CKPT_FILE_MODEL3, 3,
 		  1 },
-		{ "zero_pp_rank_0_mp_rank_00_optim_states.pt", TAG_FILE_OPTIM, 0,
+		{ "zero_pp_rank_0_mp_rank_00_optim_states.pt", CKPT_FILE_OPTIM, 0,
 		  0 },
-		{ "zero_pp_rank_12_mp_rank_03_optim_states.pt", TAG_FILE_OPTIM,
+		{ "zero_pp_rank_12_mp_rank_03_optim_states.pt", CKPT_FILE_OPTIM,
 		  12, 3 },
 		{ "bf16_zero_pp_rank_5_mp_rank_00_optim_states.pt",
-		  TAG_FILE_OPTIM, 5, 0 },
+		  CKPT_FILE_OPTIM, 5, 0 },
 		{ "fp16_zero_pp_rank_5_mp_rank_00_optim_states.pt",
-		  TAG_FILE_OPTIM, 5, 0 },
+		  CKPT_FILE_OPTIM, 5, 0 },
 		/* the oldest spelling */
-		{ "zero_pp_rank_5_mp_rank_00optim_states.pt", TAG_FILE_OPTIM, 5,
+		{ "zero_pp_rank_5_mp_rank_00optim_states.pt", CKPT_FILE_OPTIM, 5,
 		  0 },
 		{ "zero_pp_rank_1000000_mp_rank_00_optim_states.pt",
-		  TAG_FILE_OPTIM, 1000000, 0 },
-		{ "layer_01-model_00-model_states.pt", TAG_FILE_LAYER, 0, 0 },
-		{ "layer_12-model_states.pt", TAG_FILE_LAYER, 0, 0 },
-		{ "layer_12-model_-1-model_states.pt", TAG_FILE_OTHER, 0, 0 },
-		{ "layer_1-model_3-model_states.pt", TAG_FILE_LAYER, 0, 3 },
-		{ "layer_01-axis_02-model_03-model_states.pt", TAG_FILE_LAYER, 0,
+		  CKPT_FILE_OPTIM, 1000000, 0 },
+		{ "layer_01-model_00-model_states.pt", CKPT_FILE_LAYER, 0, 0 },
+		{ "layer_12-model_states.pt", CKPT_FILE_LAYER, 0, 0 },
+		{ "layer_12-model_-1-model_states.pt", CKPT_FILE_OTHER, 0, 0 },
+		{ "layer_1-model_3-model_states.pt", CKPT_FILE_LAYER, 0, 3 },
+		{ "layer_01-axis_02-model_03-model_states.pt", CKPT_FILE_LAYER, 0,
 		  3 },
-		{ "layer_1_expert_2_mp_rank_00_model_states.pt", TAG_FILE_EXPERT,
+		{ "layer_1_expert_2_mp_rank_00_model_states.pt", CKPT_FILE_EXPERT,
 		  0, 0 },
 		{ "layer_12_expert_127_mp_rank_03_model_states.pt",
-		  TAG_FILE_EXPERT, 0, 3 },
-		{ "expert_2_mp_rank_00_model_states.pt", TAG_FILE_EXPERT_OLD, 0,
+		  CKPT_FILE_EXPERT, 0, 3 },
+		{ "expert_2_mp_rank_00_model_states.pt", CKPT_FILE_EXPERT_OLD, 0,
 		  0 },
-		{ "expp_rank_0_mp_rank_00_optim_states.pt", TAG_FILE_EXPERT_OPTIM,
+		{ "expp_rank_0_mp_rank_00_optim_states.pt", CKPT_FILE_EXPERT_OPTIM,
 		  0, 0 },
 		/* other files */
-		{ "", TAG_FILE_OTHER, 0, 0 },
-		{ "latest", TAG_FILE_OTHER, 0, 0 },
-		{ "mp_rank_00_model_states.pt.bak", TAG_FILE_OTHER, 0, 0 },
-		{ "xmp_rank_00_model_states.pt", TAG_FILE_OTHER, 0, 0 },
-		{ "mp_rank__model_states.pt", TAG_FILE_OTHER, 0, 0 },
-		{ "mp_rank_-1_model_states.pt", TAG_FILE_OTHER, 0, 0 },
-		{ "mp_rank_0x1_model_states.pt", TAG_FILE_OTHER, 0, 0 },
+		{ "", CKPT_FILE_OTHER, 0, 0 },
+		{ "latest", CKPT_FILE_OTHER, 0, 0 },
+		{ "mp_rank_00_model_states.pt.bak", CKPT_FILE_OTHER, 0, 0 },
+		{ "xmp_rank_00_model_states.pt", CKPT_FILE_OTHER, 0, 0 },
+		{ "mp_rank__model_states.pt", CKPT_FILE_OTHER, 0, 0 },
+		{ "mp_rank_-1_model_states.pt", CKPT_FILE_OTHER, 0, 0 },
+		{ "mp_rank_0x1_model_states.pt", CKPT_FILE_OTHER, 0, 0 },
 		{ "bf16_bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt",
-		  TAG_FILE_OTHER, 0, 0 },
+		  CKPT_FILE_OTHER, 0, 0 },
 		{ "zero_pp_rank_1000001_mp_rank_00_optim_states.pt",
-		  TAG_FILE_OTHER, 0, 0 },
+		  CKPT_FILE_OTHER, 0, 0 },
 		{ "zero_pp_rank_99999999999999999999_mp_rank_00_optim_states.pt",
-		  TAG_FILE_OTHER, 0, 0 },
-		{ "zero_pp_rank_0_mp_rank_00_optim_states", TAG_FILE_OTHER, 0, 0 },
-		{ "zero_pp_rank_ 1_mp_rank_00_optim_states.pt", TAG_FILE_OTHER, 0,
+		  CKPT_FILE_OTHER, 0, 0 },
+		{ "zero_pp_rank_0_mp_rank_00_optim_states", CKPT_FILE_OTHER, 0, 0 },
+		{ "zero_pp_rank_ 1_mp_rank_00_optim_states.pt", CKPT_FILE_OTHER, 0,
 		  0 },
 	};
 
@@ -120,7 +120,7 @@ static void ranks_are_in_order_of_numbers(void **state)
 {
 	char *const dir = mkckpt_new_dir();
 	struct errmsg err = { "" };
-	struct tagdir d;
+	struct zero_dir d;
 
 	for (unsigned mp = 0; mp < 3; mp++)
 		for (unsigned dp = 0; dp < 12; dp++) {
@@ -128,7 +128,7 @@ static void ranks_are_in_order_of_numbers(void **state)
 			touch(dir, MODEL3, dp, mp);
 		}
 	touch(dir, "latest", 0, 0);
-	if (tagdir_scan(test_context(), &d, dir, NULL, &err))
+	if (zero_dir_scan(test_context(), &d, dir, NULL, &err))
 		fail_msg("%s", err.text);
 	assert_int_equal(d.dp_degree, 12);
 	assert_int_equal(d.mp_degree, 3);
@@ -141,8 +141,8 @@ static void ranks_are_in_order_of_numbers(void **state)
 		assert_string_equal(d.optim[i].path + strlen(dir) + 1,
 				    d.optim[i].name);
 	}
-	tagdir_done(&d);
-	tagdir_done(&d);
+	zero_dir_done(&d);
+	zero_dir_done(&d);
 	assert_true(detect_has_views(test_context(), dir));
 	mkckpt_free_dir(dir);
 }
@@ -153,13 +153,13 @@ static void each_hole_in_the_grid_is_told(void **state)
 		char *const dir = mkckpt_new_dir();
 		struct errmsg err = { "" };
 		char expect[64];
-		struct tagdir d;
+		struct zero_dir d;
 
 		for (unsigned dp = 0; dp < 6; dp++)
 			if (dp != hole)
 				touch(dir, OPTIM, dp, 0);
 		touch(dir, "mp_rank_00_model_states.pt", 0, 0);
-		assert_int_equal(tagdir_scan(test_context(), &d, dir, NULL, &err),
+		assert_int_equal(zero_dir_scan(test_context(), &d, dir, NULL, &err),
 				 -EBADMSG);
 		snprintf(expect, sizeof(expect), "data-parallel rank %u,", hole);
 		assert_non_null(strstr(err.text, expect));
@@ -178,14 +178,14 @@ static void check_experts(const struct expert_case *x)
 {
 	char *const dir = mkckpt_new_dir();
 	struct errmsg err = { "" };
-	struct tagdir d;
+	struct zero_dir d;
 
 	touch(dir, OPTIM, 0, 0);
 	touch(dir, "mp_rank_00_model_states.pt", 0, 0);
 	for (size_t i = 0; i < COUNT(x->files); i++)
 		touch(dir, "layer_%u_expert_%u_mp_rank_00_model_states.pt",
 		      x->files[i][0], x->files[i][1]);
-	assert_int_equal(tagdir_scan(test_context(), &d, dir, NULL, &err), x->rc);
+	assert_int_equal(zero_dir_scan(test_context(), &d, dir, NULL, &err), x->rc);
 	if (x->rc)
 		assert_non_null(strstr(err.text, x->expect));
 	for (size_t i = 1; i < d.nexpert; i++) {
@@ -197,7 +197,7 @@ static void check_experts(const struct expert_case *x)
 	}
 	if (!x->rc)
 		assert_int_equal(d.nexpert, COUNT(x->files));
-	tagdir_done(&d);
+	zero_dir_done(&d);
 	mkckpt_free_dir(dir);
 }
 
@@ -239,13 +239,13 @@ static void other_files_of_experts_are_refused(void **state)
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		char *const dir = mkckpt_new_dir();
 		struct errmsg err = { "" };
-		struct tagdir d;
+		struct zero_dir d;
 
 		touch(dir, OPTIM, 0, 0);
 		touch(dir, "mp_rank_00_model_states.pt", 0, 0);
 		touch(dir, "layer_0_expert_0_mp_rank_00_model_states.pt", 0, 0);
 		touch(dir, cases[i].name, 0, 0);
-		assert_int_equal(tagdir_scan(test_context(), &d, dir, NULL, &err),
+		assert_int_equal(zero_dir_scan(test_context(), &d, dir, NULL, &err),
 				 cases[i].rc);
 		assert_non_null(strstr(err.text, cases[i].expect));
 		mkckpt_free_dir(dir);
@@ -273,13 +273,13 @@ static void a_layer_is_there_once(void **state)
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		char *const dir = mkckpt_new_dir();
 		struct errmsg err = { "" };
-		struct tagdir d;
+		struct zero_dir d;
 
 		touch(dir, OPTIM, 0, 0);
 		touch(dir, "mp_rank_00_model_states.pt", 0, 0);
 		touch(dir, cases[i].a, 0, 0);
 		touch(dir, cases[i].b, 0, 0);
-		assert_int_equal(tagdir_scan(test_context(), &d, dir, NULL, &err),
+		assert_int_equal(zero_dir_scan(test_context(), &d, dir, NULL, &err),
 				 cases[i].rc);
 		if (cases[i].rc) {
 			assert_non_null(strstr(err.text, "is there twice"));
@@ -288,7 +288,7 @@ static void a_layer_is_there_once(void **state)
 		} else {
 			assert_int_equal(d.nlayer, 2);
 		}
-		tagdir_done(&d);
+		zero_dir_done(&d);
 		mkckpt_free_dir(dir);
 	}
 }

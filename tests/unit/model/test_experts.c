@@ -12,7 +12,7 @@
 #include "ckpt/table/experts.h"
 #include "ckpt/table/geometry.h"
 #include "ckpt/table/merge_rules.h"
-#include "ckpt/views/plan.h"
+#include "ckpt/views/view.h"
 #include "tests/make/literal.h"
 #include "tests/make/mkckpt.h"
 #include "tests/support/context.h"
@@ -283,24 +283,24 @@ static void make_mixture(struct mixture *x, uint64_t number)
 
 static void check_mixture(uint64_t number)
 {
-	static const struct plan_options options = { .crc_zero = true };
+	static const struct view_options options = { .crc_zero = true };
 	struct mixture *x = calloc(1, sizeof(*x));
 	char *dir = mkckpt_new_dir();
 	struct errmsg err = { "" };
-	struct plan *p;
+	struct view *v;
 	char why[1024];
 
 	assert_non_null(x);
 	make_mixture(x, number);
 	mkckpt_write(&x->c, dir);
-	if (plan_open(test_context(), dir, &options, &p, &err))
+	if (view_open(test_context(), dir, &options, &v, &err))
 		fail_msg("number %llu: %s", (unsigned long long)number, err.text);
-	if (!mkckpt_check(&x->c, p, why, sizeof(why)))
+	if (!mkckpt_check(&x->c, v, why, sizeof(why)))
 		fail_msg("number %llu, stage %d, %u ranks of %u: %s", (unsigned long long)number,
 			 x->c.stage, x->c.ranks, x->layers[0].ep, why);
-	if (walk_plan(p, &err))
+	if (walk_view(v, &err))
 		fail_msg("number %llu: %s", (unsigned long long)number, err.text);
-	plan_close(p);
+	view_close(v);
 	mkckpt_free_dir(dir);
 	free(x);
 }

@@ -11,7 +11,7 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/table/tagdir.h"
+#include "ckpt/table/zero_dir.h"
 #include "ckpt/table/model.h"
 #include "tests/make/world.h"
 #include "tests/support/context.h"
@@ -19,13 +19,13 @@
 
 static int load(const char *dir, struct model *m, struct errmsg *err)
 {
-	struct tagdir d;
-	int rc = tagdir_scan(test_context(), &d, dir, NULL, err);
+	struct zero_dir d;
+	int rc = zero_dir_scan(test_context(), &d, dir, NULL, err);
 
 	if (rc)
 		fail_msg("%s", err->text);
 	rc = model_load(m, &d, NULL, NULL, err);
-	tagdir_done(&d);
+	zero_dir_done(&d);
 	return rc;
 }
 

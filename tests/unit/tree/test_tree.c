@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Threads that walk a fresh tree at once all see the same inodes, attributes and bytes. A tag may
- * be saved again during a walk; its old plans are freed after their last use.
+ * be saved again during a walk; its old views are freed after their last use.
  */
 #include <errno.h>
 #include <pthread.h>
