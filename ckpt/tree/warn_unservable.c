@@ -147,7 +147,7 @@ static void scan_dir(struct tree *t, const char *dir, uint64_t index,
 
 	io_list(t->o->u, dir, IO_PLAIN, &d, NULL);
 	for (size_t i = 0; i < d.n; i++)
-		if (!scan_add(&s, dir, d.v[i].name, d.v[i].own_type))
+		if (!scan_add(&s, dir, d.v[i].name, d.v[i].type))
 			break;
 	dirlist_done(&d);
 	parallel_steps(t->o->u, "looking at other checkpoints", parallel_for, s.n,
