@@ -17,9 +17,9 @@
 #include "ckpt/format/tensor.h"
 #include "ckpt/format/value.h"
 
-/* The place of an entry's tensor, and its form. */
+/* The place of a tensor of the module, and its form. */
 struct place {
-	struct module_entry *entry;
+	const char *name;
 	size_t number; /* in the module */
 	const char *key;
 	uint64_t offset;
@@ -124,19 +124,19 @@ static int by_place(const void *a, const void *b)
 }
 
 /* The entries of one place are one tensor, for which DeepSpeed uses the first name. */
-static void tie(const struct place *p, size_t n)
+static void tie(const struct module_entries *e, const struct place *p, size_t n)
 {
 	bool buffer = false;
 
 	for (size_t i = 0; i < n; i++)
-		buffer |= p[i].entry->buffer;
+		buffer |= find(e, p[i].name)->buffer;
 	for (size_t i = 0; i < n; i++) {
-		struct module_entry *x = p[i].entry;
+		struct module_entry *x = find(e, p[i].name);
 
 		if (x->same)
 			continue;
 		x->buffer |= buffer;
-		x->same = buffer || x == p->entry ? NULL : p->entry->name;
+		x->same = buffer || !i ? NULL : p->name;
 	}
 }
 
@@ -150,14 +150,15 @@ static void tie_places(const struct module_entries *e, struct arena *a,
 		if (!value_is_cstr(module->v[i].key) || !find_place(&v[n], a, module->v[i].val))
 			continue;
 		v[n].number = i;
-		v[n++].entry = find(e, module->v[i].key->str.p);
+		v[n++].name = module->v[i].key->str.p;
 	}
 	if (n)
 		qsort(v, n, sizeof(*v), by_place);
 	for (size_t i = 0, end; i < n; i = end) {
 		for (end = i + 1; end < n && compare_places(&v[i], &v[end]) == 0; end++)
 			;
-		tie(&v[i], end - i);
+		if (end - i > 1)
+			tie(e, &v[i], end - i);
 	}
 }
 

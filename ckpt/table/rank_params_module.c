@@ -32,6 +32,7 @@
 struct known {
 	const struct rank_entry *entry; /* once it is read */
 	bool owned;                     /* the optimizer lists it but has none of its elements */
+	bool sliced;                    /* the optimizer has elements of it; not set with ZeRO-3 */
 };
 
 struct reader {
@@ -131,14 +132,13 @@ static void read_names(struct reader *r)
 
 	module_entries_init(&r->entries, &r->scratch, root, r->l->module);
 	r->known = arena_alloc(&r->scratch, (r->entries.n + 1) * sizeof(*r->known));
-	/* The others are slices. */
 	for (size_t g = 0; r->known && g < c->ngroups && !c->facts.zero3; g++)
 		for (size_t i = 0; i < c->groups[g].n; i++) {
 			const struct slice *s = c->groups[g].slices[i];
 			struct known *k = known_of(r, module_entries_find(&r->entries, s->name));
 
 			if (k)
-				k->owned = !s->numel;
+				*(s->numel ? &k->sliced : &k->owned) = true;
 		}
 	for (size_t i = 0; shared && i < shared->n; i++)
 		if (value_is_cstr(shared->v[i].key) && value_is_cstr(shared->v[i].val))
@@ -157,7 +157,8 @@ static int read_entry(struct reader *r, const struct value_pair *pair)
 	int rc;
 
 	/* The optimizer's parameters are read from its shards. */
-	if (slice_find(l->c->slices, l->c->nslices, name) || (l->c->facts.zero3 && !(x && x->buffer)))
+	if (l->c->facts.zero3 ? !(x && x->buffer) || slice_find(l->c->slices, l->c->nslices, name)
+			      : k && k->sliced)
 		return 0;
 	rc = rank_params_add_entry(l, l->pt, r->file, pair->key, pair->val, &e, &t);
 	if (rc || !x)
