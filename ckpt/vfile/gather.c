@@ -278,6 +278,29 @@ static size_t find_close(const struct gather_run *v, size_t n, uint64_t *end)
 	return k;
 }
 
+static int read_run(const struct weaving *w, const struct gather_run *v, void *to, uint64_t end)
+{
+	return w->read(w->ctx, &w->x->sources[v->source], to, (size_t)(end - v->from), v->from,
+		       w->err);
+}
+
+/* Read close runs, which end at `end`, at once, or else one by one: perhaps only what lies between
+ * cannot be read. */
+static int read_close(const struct weaving *w, const struct gather_run *v, size_t k, uint64_t end)
+{
+	const int failed = read_run(w, v, w->bounce, end);
+	int rc = 0;
+
+	if (!w->buf)
+		return failed;
+	for (size_t j = 0; !rc && j < k; j++)
+		if (failed)
+			rc = read_run(w, &v[j], w->buf + v[j].at, v[j].from + v[j].n);
+		else
+			memcpy(w->buf + v[j].at, w->bounce + (v[j].from - v->from), v[j].n);
+	return rc;
+}
+
 static int read_runs(struct weaving *w)
 {
 	int rc = 0;
@@ -285,16 +308,11 @@ static int read_runs(struct weaving *w)
 	sort_runs(w);
 	for (size_t i = 0, k; !rc && i < w->n; i += k) {
 		const struct gather_run *v = &w->sorted[i];
-		const struct extent_map *m = &w->x->sources[v->source];
-		bool direct;
 		uint64_t end;
 
 		k = find_close(v, w->n - i, &end);
-		direct = k == 1 && w->buf;
-		rc = w->read(w->ctx, m, direct ? w->buf + v->at : w->bounce,
-			     (size_t)(end - v->from), v->from, w->err);
-		for (size_t j = 0; !rc && !direct && w->buf && j < k; j++)
-			memcpy(w->buf + v[j].at, w->bounce + (v[j].from - v->from), v[j].n);
+		rc = k == 1 && w->buf ? read_run(w, v, w->buf + v->at, end)
+				      : read_close(w, v, k, end);
 	}
 	w->n = 0;
 	return rc;

@@ -200,30 +200,49 @@ static size_t span_end(const struct range *v, size_t i, size_t n, size_t size)
 	return i;
 }
 
+static int read_range(const struct piece *p, const struct range *r, void *to, size_t len,
+		      struct errmsg *err)
+{
+	int rc = 0;
+
+	if (!p->cold || !pagecache_read_past(r->file, to, len, r->off))
+		rc = source_read(r->file, to, len, r->off, err);
+	return rc ?: source_check_still(r->file, err);
+}
+
+/* Read ranges at once by way of `raw`, or else one by one: perhaps only what lies between cannot
+ * be read. */
+static int read_span(const struct piece *p, const struct range *v, size_t n, uint8_t *raw,
+		     uint8_t *to, struct errmsg *err)
+{
+	const size_t size = dtype_size(p->dtype);
+	const size_t len = (size_t)(v[n - 1].off + v[n - 1].n * size - v->off);
+	const bool whole = n > 1 && !read_range(p, v, raw, len, err);
+	int rc = 0;
+
+	for (size_t i = 0; i < n && !rc; to += v[i++].n * size)
+		if (whole)
+			memcpy(to, raw + (v[i].off - v->off), v[i].n * size);
+		else
+			rc = read_range(p, &v[i], to, v[i].n * size, err);
+	return rc;
+}
+
 /* Read a piece to `to`, by way of `raw` where that is another buffer. */
 static int read_piece(const struct upload *q, const struct piece *p, uint8_t *raw, uint8_t *to,
 		      struct errmsg *err)
 {
-	const struct range *const v = q->ranges + p->first;
+	const struct range *v = q->ranges + p->first;
 	const size_t size = dtype_size(p->dtype);
 	const bool spans = raw != to;
 	size_t end;
 	int rc = 0;
 
 	for (size_t i = 0; i < p->nranges && !rc; i = end) {
-		const uint64_t off = v[i].off;
-		uint8_t *buf;
-		size_t len;
-
 		end = spans ? span_end(v, i, p->nranges, size) : i + 1;
-		buf = end == i + 1 ? to : raw;
-		len = (size_t)(v[end - 1].off + v[end - 1].n * size - off);
-		if (!p->cold || !pagecache_read_past(v[i].file, buf, len, off))
-			rc = source_read(v[i].file, buf, len, off, err);
-		rc = rc ?: source_check_still(v[i].file, err);
-		for (size_t k = i; k < end; to += v[k++].n * size)
-			if (end > i + 1)
-				memcpy(to, raw + (v[k].off - off), v[k].n * size);
+		rc = read_span(p, v + i, end - i, raw, to, err);
+		for (size_t k = i; k < end; k++)
+			to += v[k].n * size;
 	}
 	return rc;
 }

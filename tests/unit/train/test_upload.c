@@ -173,6 +173,57 @@ static void short_ranges_arrive(void **state)
 	}
 }
 
+/* A store where one byte cannot be read: `ctx` is its offset. */
+static int read_around(const struct source *s, void *buf, size_t len, uint64_t off,
+		       struct errmsg *err)
+{
+	const uint64_t bad = *(const uint64_t *)s->ctx;
+
+	if (off <= bad && bad < off + len)
+		return errmsg_set(err, -EIO, "%s: byte %llu is bad", s->name,
+				  (unsigned long long)bad);
+	memcpy(buf, content + off, len);
+	return 0;
+}
+
+/* Rows of 40 bytes with gaps of 60 arrive where a gap is bad, and not where a row is. */
+static void gaps_need_not_be_readable(void **state)
+{
+	static const struct source_ops ops = { .read = read_around };
+	static const struct {
+		uint64_t bad;
+		int rc;
+	} cases[] = { { 140, 0 }, { 299, 0 }, { 300, -EIO }, { 339, -EIO }, { 340, 0 },
+		      { 939, -EIO } };
+	const size_t rows = 10, n = 10;
+
+	for (size_t d = 0; d < COUNT(devices); d++) {
+		struct backend *b = devices[d]();
+
+		for (size_t k = 0; k < COUNT(cases); k++) {
+			uint64_t bad = cases[k].bad;
+			float *to = b->ops->alloc(b, rows * n * sizeof(*to));
+			struct source src = { .name = "store", .size = FILE_BYTES, .fd = -1,
+					      .ops = &ops, .ctx = &bad };
+			struct errmsg err = { "" };
+			struct upload *q;
+
+			assert_int_equal(upload_new(&q, b, 1, 1, NULL), 0);
+			for (size_t i = 0; i < rows; i++)
+				assert_int_equal(upload_add(q, &src, i * 100, n * sizeof(*to), DTYPE_F32,
+							    to + i * n, NULL), 0);
+			assert_int_equal(upload_finish(q, &err), cases[k].rc);
+			if (cases[k].rc)
+				assert_non_null(strstr(err.text, "store: byte "));
+			upload_free(q);
+			for (size_t i = 0; !cases[k].rc && i < rows; i++)
+				check_job(b, &(struct job){ DTYPE_F32, i * 100, n, i * n }, to);
+			b->ops->sync(b, NULL);
+			b->ops->free(b, to);
+		}
+	}
+}
+
 /* Write the file to disk and evict it. Return false if it exists only in the page cache. */
 static bool make_cold(const struct source *src)
 {
@@ -333,6 +384,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(everything_arrives),
 		cmocka_unit_test(short_ranges_arrive),
+		cmocka_unit_test(gaps_need_not_be_readable),
 		cmocka_unit_test(cold_files_stay_cold),
 		cmocka_unit_test(failures_are_told),
 		cmocka_unit_test(a_file_that_is_written_to_is_noticed),

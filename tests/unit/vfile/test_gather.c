@@ -40,6 +40,7 @@ struct memory {
 	uint64_t len[SOURCES_MAX];
 	struct gather *x;    /* owned */
 	unsigned reads_left; /* reads before the first failure */
+	uint64_t bad;        /* offset in a source that cannot be read, and 1; 0: none */
 	uint64_t bytes_read;
 };
 
@@ -81,8 +82,11 @@ static int read_memory(void *ctx, const struct extent_map *map, void *buf, size_
 	struct memory *m = ctx;
 	uint8_t *to = buf;
 
-	if (m->reads_left-- == 0)
+	if (m->reads_left == 0)
 		return errmsg_set(err, -EIO, "no more");
+	m->reads_left--;
+	if (m->bad && off < m->bad && m->bad <= off + len)
+		return errmsg_set(err, -EIO, "a byte is bad");
 	m->bytes_read += len;
 	/* Reads must stay inside the slice. */
 	assert_true(off <= extent_size(map) && len <= extent_size(map) - off);
@@ -464,6 +468,44 @@ static void failed_reads_are_passed_up(void **state)
 	}
 }
 
+/* Rows of 40 bytes with gaps of 60 are read where a gap is bad, and not where a row is. */
+static void gaps_need_not_be_readable(void **state)
+{
+	static const struct {
+		uint64_t byte;
+		int rc;
+	} cases[] = { { 140, 0 }, { 299, 0 }, { 300, -EIO }, { 339, -EIO }, { 340, 0 },
+		      { 939, -EIO } };
+	const size_t rows = 10, n = 40, pitch = 100;
+	struct geometry g = { .nsources = 1, .rows = rows, .row_len = n, .numel = rows * n,
+			      .nsegs = 1 };
+	struct memory m = { .reads_left = UINT32_MAX };
+	uint8_t got[400];
+
+	seed = 5;
+	g.segs = calloc(1, sizeof(*g.segs));
+	g.stride = calloc(1, sizeof(*g.stride));
+	m.whole[0] = malloc(m.len[0] = rows * pitch);
+	assert_non_null(g.segs);
+	assert_non_null(g.stride);
+	assert_non_null(m.whole[0]);
+	g.segs->len = n;
+	g.stride[0] = pitch;
+	fill(m.whole[0], m.len[0]);
+	m.x = gather_new(&g, DTYPE_U8, 1, make_maps(&m, 1));
+	assert_non_null(m.x);
+	for (size_t k = 0; k < COUNT(cases); k++) {
+		struct errmsg err = { "" };
+
+		m.bad = cases[k].byte + 1;
+		assert_int_equal(gather_read(m.x, read_memory, &m, got, sizeof(got), 0, &err),
+				 cases[k].rc);
+		for (size_t i = 0; !cases[k].rc && i < rows; i++)
+			assert_memory_equal(got + i * n, m.whole[0] + i * pitch, n);
+	}
+	memory_done(&m);
+}
+
 static void failed_means_are_passed_up(void **state)
 {
 	const uint64_t numel = 20000; /* 64 KiB are read at a time */
@@ -491,6 +533,7 @@ int main(void)
 		cmocka_unit_test(means_are_those_of_floats),
 		cmocka_unit_test(a_worked_mean),
 		cmocka_unit_test(failed_reads_are_passed_up),
+		cmocka_unit_test(gaps_need_not_be_readable),
 		cmocka_unit_test(failed_means_are_passed_up),
 	};
 
