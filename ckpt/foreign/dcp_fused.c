@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "ckpt/base/array.h"
-#include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/foreign/dcp_storage.h"
 #include "ckpt/table/qkv.h"
@@ -18,13 +17,12 @@ struct fused {
 	struct qkv qkv;
 };
 
-/* Return the rows of a head: the option's value, or the width of a norm; 0 if unknown. */
 static uint64_t find_head(const struct dcp_reader *f, const char *param, size_t prefix)
 {
 	const char *name = qkv_norm_name(f->a, param, prefix);
 	const struct dcp_entry *norm = name ? dcp_weight_find(f, name) : NULL;
 
-	return f->b->u->head_dim ?: norm && norm->ndim == 1 ? norm->shape[0] : 0;
+	return qkv_head(f->b->u, norm ? norm->ndim : 0, norm ? norm->shape : NULL);
 }
 
 /* Is it a fused parameter that the model has only in parts?  1, 0, or an error. */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "ckpt/base/arena.h"
+#include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
 
 #define HEADS_MAX 4096u
@@ -39,6 +40,11 @@ const char *qkv_norm_name(struct arena *a, const char *name, size_t prefix)
 	return prefix ? arena_format(a, "%.*sq_norm.weight", (int)n, name) : NULL;
 }
 
+uint64_t qkv_head(const struct uckpt *u, unsigned ndim, const uint64_t *norm)
+{
+	return u->head_dim ?: ndim == 1 ? norm[0] : 0;
+}
+
 int qkv_init(struct qkv *x, const char *fused, const char *const names[QKV_PARTS],
 	     const uint64_t rows[QKV_PARTS], uint64_t head, struct errmsg *err)
 {
@@ -47,7 +53,10 @@ int qkv_init(struct qkv *x, const char *fused, const char *const names[QKV_PARTS
 		return errmsg_set(err, -ENOTSUP,
 			"%s: its rows are those of heads in turn, and their number is not recorded: option head_dim=N tells",
 				  fused);
-	if (!x->heads || x->heads > HEADS_MAX)
+	if (x->heads > HEADS_MAX)
+		return errmsg_set(err, -ENOTSUP, "%s: has more than %u heads, of %llu rows", fused,
+				  HEADS_MAX, (unsigned long long)head);
+	if (!x->heads)
 		return errmsg_set(err, -ENOTSUP, "%s: has no heads of %llu rows", fused,
 				  (unsigned long long)head);
 	for (unsigned i = 0; i < QKV_PARTS; i++) {

@@ -8,6 +8,7 @@
 
 struct arena;
 struct errmsg;
+struct uckpt;
 
 /*
  * torchtitan's models with one projection for queries, keys and values (FusedQKVLinear of
@@ -35,8 +36,12 @@ const char *qkv_name(struct arena *a, const char *name, size_t prefix, const cha
 /* Return the name that the norm of each head's queries would have; NULL if there can be none. */
 const char *qkv_norm_name(struct arena *a, const char *name, size_t prefix);
 
+/* Return the rows of a head: the option's value, or the width of that norm, whose shape is `norm`;
+ * 0 if they are unknown.  `ndim` is 0 if there is no such norm. */
+uint64_t qkv_head(const struct uckpt *u, unsigned ndim, const uint64_t *norm);
+
 /* Find the rows of weights with `rows` rows in the fused parameter `fused`, where a head has `head`
- * rows; 0 if that is unknown.  -ENOTSUP, with the name of what has no such heads. */
+ * rows; 0 if that is unknown.  -ENOTSUP, with the name of what has no such heads, or too many. */
 int qkv_init(struct qkv *x, const char *fused, const char *const names[QKV_PARTS],
 	     const uint64_t rows[QKV_PARTS], uint64_t head, struct errmsg *err);
 

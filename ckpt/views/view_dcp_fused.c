@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "ckpt/base/arena.h"
-#include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/table/geometry.h"
 
@@ -69,7 +68,7 @@ static uint64_t find_head(struct checkpoint *c, struct arena *a, const struct we
 	const char *name = qkv_norm_name(a, w->names[0], w->prefix);
 	const struct param *norm = name ? checkpoint_find(c, name) : NULL;
 
-	return c->u->head_dim ?: norm && norm->ndim == 1 ? norm->shape[0] : 0;
+	return qkv_head(c->u, norm ? norm->ndim : 0, norm ? norm->shape : NULL);
 }
 
 static int fuse(struct checkpoint *c, struct arena *a, const struct weights *w,
