@@ -174,7 +174,9 @@ int cmd_convert(struct uckpt *u, int argc, char **argv)
 		{ "no_strict", 0, NULL,
 		  "accept patterns that match no parameter",
 		  .set = "no_strict" },
-		/* Options of ds_to_universal.py. */
+		/* Names that scripts use: ours until it was that of the mount, and those of
+		 * ds_to_universal.py. */
+		{ "to", 0, "VIEW", "same as --view", .set = "view" },
 		{ "input_folder", 0, "DIR", "same as INPUT", .text = &in },
 		{ "output_folder", 0, "DIR", "same as OUTPUT", .text = &out },
 		{ "num_extract_workers", 0, "N", "same as --readers", .set = "readers" },

@@ -36,6 +36,7 @@ complete -c ucckpt -n $convert -l stage -x -a 'native any 1 2 3'
 complete -c ucckpt -n $convert -l rules -r
 complete -c ucckpt -n $convert -l preset -x -a 'megatron-qkv-thirds megatron-qkv-by-head'
 complete -c ucckpt -n $convert -l view -x -a 'universal hf fp32 dcp zero'
+complete -c ucckpt -n $convert -l to -x -a 'universal hf fp32 dcp zero'
 complete -c ucckpt -n $convert -l tag -x
 complete -c ucckpt -n $convert -l ranks -x
 complete -c ucckpt -n $convert -l hf_dtype -x -a 'fp32 bf16 fp16'

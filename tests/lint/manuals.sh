@@ -67,14 +67,15 @@ for name in $(grep -xF "$library" <<<"$refused"); do
 	check "ucckpt(1): OPTIONS has $name" grep -qx "$name" <(entries ucckpt.1)
 done
 
-# A long option that sets a library option has its name, except those of ds_to_universal.py.
+# A long option that sets a library option has its name, except those that scripts have from
+# ds_to_universal.py, and from convert when it said --to.
 others=$(cat "$top_srcdir"/cmd/*.[ch] | awk '
 	match($0, /\{ "[a-z_]+"/) { name = substr($0, RSTART + 3, RLENGTH - 4) }
 	match($0, /\.set = "[a-z_]+"/) {
 		set = substr($0, RSTART + 8, RLENGTH - 9)
 		if (set != name) print name
 	}' | sort | tr '\n' ' ')
-check "one name: $others" test "$others" = "num_extract_workers num_merge_workers "
+check "one name: $others" test "$others" = "num_extract_workers num_merge_workers to "
 
 # statuses FILE PAGE: print the exit statuses of an enum, and of the manual.
 statuses() {

@@ -141,7 +141,7 @@ same() {
 check "the converter's options" convert --input_folder "$tag" --output_folder="$tmp/v" \
 	--num_extract_workers 4 --num_merge_workers 2 --inject_missing_state --no_strict
 same "the same tree"
-check "the same by our names" convert --readers 4 -j 2 --no_strict "$tag" "$tmp/v"
+check "the same by our names" convert --to universal --readers 4 -j 2 --no_strict "$tag" "$tmp/v"
 same "the same tree"
 check "one writer or many" convert "$tag" "$tmp/v" --jobs 1
 same "the same tree"
