@@ -438,8 +438,9 @@ static int write_view(struct convert *c, struct errmsg *err)
 /* Convert the tag that `source` means. */
 static int convert(struct convert *c, const char *source, struct errmsg *err)
 {
-	const struct errmsg_sink notes = context_notes(c->u);
+	const struct errmsg_sink notes = context_notes(c->u), warnings = context_warnings(c->u);
 	enum tags_choice choice;
+	struct errmsg why = { "" };
 	char *dir = NULL;
 	int rc = tags_choose(c->u, source, &dir, &choice, err)
 			 ?: view_open(c->u, dir, &c->s->tree.view, &c->view, err);
@@ -447,6 +448,8 @@ static int convert(struct convert *c, const char *source, struct errmsg *err)
 	if (!rc) {
 		if (choice != TAGS_ITSELF)
 			errmsg_put(&notes, "converting %s", dir);
+		if (tags_ignored_latest(c->u, source, choice, &why))
+			errmsg_put(&warnings, "%s", why.text);
 		rc = write_view(c, err);
 		view_close(c->view);
 	}

@@ -115,21 +115,15 @@ static void name_tags_below(struct report *r, const char *run, size_t min)
 	tags_done(&tags);
 }
 
-/* Warn if `run` may mean a tag other than the chosen one: `latest` may name a tag that does not
- * exist or is not a ZeRO checkpoint. */
+/* Warn if `run` may mean a tag other than the chosen one. */
 static void warn_of_choice(struct report *r, const char *run)
 {
-	struct tag_list tags;
+	struct errmsg why = { "" };
 
 	if (r->choice == TAGS_BELOW || r->choice == TAGS_WEIGHTS)
 		name_tags_below(r, run, r->choice == TAGS_BELOW ? 2 : 1);
-	if ((r->choice != TAGS_STEP && r->choice != TAGS_MTIME) ||
-	    tags_list(r->u, run, false, &tags, NULL))
-		return;
-	if (tags.latest)
-		notes_add(&r->warnings, "%s/latest names %s, which is not a ZeRO checkpoint", run,
-			  tags.latest);
-	tags_done(&tags);
+	if (tags_ignored_latest(r->u, run, r->choice, &why))
+		notes_add(&r->warnings, "%s", why.text);
 }
 
 int report_open(struct report *r, const char *const *paths, size_t n, unsigned flags,

@@ -198,6 +198,23 @@ static char *read_latest(struct uckpt *u, const char *dir, const char *file)
 	return text;
 }
 
+bool tags_ignored_latest(struct uckpt *u, const char *run, enum tags_choice choice,
+			 struct errmsg *why)
+{
+	const bool may_be = choice == TAGS_STEP || choice == TAGS_MTIME;
+	char *text = NULL;
+	int rc = may_be ? tags_pointer(u, run, "latest", &text, why) : 0;
+
+	if (text && *text)
+		rc = errmsg_set(why, -ENOENT,
+				"%s/latest names %s, which is not a ZeRO checkpoint here", run,
+				text);
+	else if (text)
+		rc = errmsg_set(why, -ENOENT, "%s/latest names nothing", run);
+	free(text);
+	return rc != 0;
+}
+
 static bool is_actor(const struct tag *t)
 {
 	return t->step >= 0 && names_ends_with(t->name, "/actor");

@@ -56,6 +56,11 @@ char *tags_join(const char *dir, const char *name);
 int tags_pointer(struct uckpt *u, const char *dir, const char *file, char **out,
 		 struct errmsg *err);
 
+/* If `run` has a `latest` that did not make the choice, say so in `why`, in a sentence without an
+ * end: it cannot be read, or names no checkpoint. */
+bool tags_ignored_latest(struct uckpt *u, const char *run, enum tags_choice choice,
+			 struct errmsg *why);
+
 /* Return the number in a name such as "global_step<N>", "step-<N>", "checkpoint-<N>",
  * "checkpoint_<N>" or "iter_<N>"; -1 for other names. */
 int64_t tags_step(const char *name);

@@ -143,6 +143,7 @@ static void scan_dir(struct tree *t, const char *dir, uint64_t index,
 {
 	const struct errmsg_sink warnings = context_warnings(t->o->u);
 	struct scan s = { .t = t, .index = index };
+	struct errmsg why = { "" };
 	struct dirlist d = { 0 };
 
 	io_list(t->o->u, dir, IO_PLAIN, &d, NULL);
@@ -159,10 +160,9 @@ static void scan_dir(struct tree *t, const char *dir, uint64_t index,
 			scan_below(&s, s.v[i].path, levels);
 	/* `latest` is written after the tag, so it can name one that was
 	 * removed. */
-	if (tags->latest && tags->n && tags->choice != TAGS_LATEST)
-		errmsg_put(&warnings, "%s/latest names %s, which is not a ZeRO checkpoint"
-			   " here; latest_universal names %s_universal",
-			   dir, tags->latest, tags->v[0].name);
+	if (tags_ignored_latest(t->o->u, dir, tags->choice, &why))
+		errmsg_put(&warnings, "%s; latest_universal names %s_universal", why.text,
+			   tags->v[0].name);
 	for (size_t i = 0; i < s.n; i++)
 		free(s.v[i].path);
 	free(s.v);

@@ -119,9 +119,26 @@ says "checkpoint $run/global_step10 (highest step)"
 printf 'global_step9\n' >"$run/latest"
 info 0 "$run/"
 says "checkpoint $run/global_step9 (named by latest)"
-printf ../run/global_step9 >"$run/latest"
-info 0 "$run"
-says "checkpoint $run/global_step10 (highest step)"
+# What `latest` holds but names no tag is said, since it may have been meant to choose an older one.
+while read -r what words; do
+	rm -rf "${run:?}/latest"
+	case $what in
+	directory) mkdir "$run/latest" ;;
+	loop) ln -s latest "$run/latest" ;;
+	*) printf '%s' "${what%nothing}" >"$run/latest" ;;
+	esac
+	info 0 "$run"
+	says "checkpoint $run/global_step10 (highest step)" "warning: $run/latest *$words.*"
+	ucckpt convert "$run" "$tmp/newest" >/dev/null 2>"$tmp/said"
+	check "convert warns of it: $what" grep -q "warning: $run/latest *$words" "$tmp/said"
+	rm -r "$tmp/newest"
+done <<'END'
+../run/global_step9 names ../run/global_step9, which is not a ZeRO checkpoint here
+nothing names nothing
+directory : not a regular file
+loop : cannot open
+END
+rm "$run/latest"
 printf global_step11 >"$run/latest"
 info 0 "$run"
 says "checkpoint $run/global_step10 .*" "warning: .*latest names global_step11.*"
