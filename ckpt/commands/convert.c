@@ -31,6 +31,7 @@
 #include "ckpt/commands/resume.h"
 #include "ckpt/commands/settings.h"
 #include "ckpt/commands/write_tree.h"
+#include "ckpt/table/detect.h"
 #include "ckpt/table/tags.h"
 #include "ckpt/io/roots.h"
 #include "ckpt/table/checkpoint.h"
@@ -435,6 +436,16 @@ static int write_view(struct convert *c, struct errmsg *err)
 	return rc;
 }
 
+/* Weights that were not asked for are not written in place of those that were. */
+static int check_model(struct uckpt *u, const char *dir, struct errmsg *err)
+{
+	if (!u->model || detect(u, dir, NULL) == DIR_DCP)
+		return 0;
+	return errmsg_set(err, -ENOTSUP,
+			  "%s: is no distributed checkpoint, and option model chooses a dict of one",
+			  dir);
+}
+
 /* Convert the tag that `source` means. */
 static int convert(struct convert *c, const char *source, struct errmsg *err)
 {
@@ -443,6 +454,7 @@ static int convert(struct convert *c, const char *source, struct errmsg *err)
 	struct errmsg why = { "" };
 	char *dir = NULL;
 	int rc = tags_choose(c->u, source, &dir, &choice, err)
+			 ?: check_model(c->u, dir, err)
 			 ?: view_open(c->u, dir, &c->s->tree.view, &c->view, err);
 
 	if (!rc) {

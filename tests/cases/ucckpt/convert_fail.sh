@@ -32,6 +32,13 @@ fails "ranks of weights" "hfdir_types: Hugging Face weights are no ZeRO checkpoi
 	ucckpt convert --view zero --ranks 2 "$good/hfdir_types" "$dir/v"
 nothing_left "ranks of weights"
 
+# No other weights are written for those that were asked for.
+for name in z1_fp32_dp2 hfdir_types; do
+	fails "a model of $name" "$name.*: is no distributed checkpoint, and option model" \
+		ucckpt convert --view hf --model app.ema "$good/$name" "$dir/v"
+	nothing_left "a model of $name"
+done
+
 # Existing output stays unchanged.
 mkdir "$dir/v"
 echo mine >"$dir/v/file"
