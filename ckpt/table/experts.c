@@ -72,12 +72,14 @@ struct reader {
 	const char *file;
 	size_t i; /* index of the entry in ds_autoep_layers */
 	/* Numbers up to this entry, which a pickle may repeat without growing: of experts on all
-	 * ranks, and of affine maps. */
+	 * ranks, of affine maps, and of what these made the loader look at. */
 	unsigned placed, maps;
+	uint64_t work;
 	struct errmsg *err;
 };
 
 #define MAPS_MAX 16384u
+#define MAPS_WORK_MAX ((uint64_t)1 << 24)
 
 #define AUTOEP_FAIL(r, rc, fmt, ...) \
 	ERRMSG_FILE(r, rc, "ds_autoep_layers[%zu]: " fmt, (r)->i, ##__VA_ARGS__)
@@ -178,8 +180,9 @@ static int read_placement(const struct reader *r, struct expert_layer *l, const 
 }
 
 /* Compare where an affine map and where the layer place a parameter's experts, and count the ranks
- * that have the same. */
-static int compare_map(struct param *p, bool *same, uint32_t *sum, struct errmsg *why)
+ * that have the same, and the work. */
+static int compare_map(struct param *p, bool *same, uint32_t *sum, uint64_t *work,
+		       struct errmsg *why)
 {
 	struct param plain = *p;
 	struct geometry g, own;
@@ -188,6 +191,7 @@ static int compare_map(struct param *p, bool *same, uint32_t *sum, struct errmsg
 	if (rc)
 		return rc;
 	p->replicas = g.replicas;
+	*work += g.work;
 	plain.merge.spec = NULL;
 	rc = geometry_init(&own, &plain, why);
 	if (!rc) {
@@ -204,7 +208,7 @@ static int compare_map(struct param *p, bool *same, uint32_t *sum, struct errmsg
 
 /* Read the affine map of a parameter.  It is kept if the layer does not imply it, and for replicas to
  * be compared. */
-static int read_map(const struct reader *r, struct expert_layer *l, const struct slice **slices,
+static int read_map(struct reader *r, struct expert_layer *l, const struct slice **slices,
 		    struct slice *own, const struct value_pair *map)
 {
 	struct param p = { .name = value_cstr(map->key),
@@ -222,9 +226,13 @@ static int read_map(const struct reader *r, struct expert_layer *l, const struct
 	/* A rank has `local` of the experts, in the shape that they have in the whole. */
 	t.shape[0] = l->local;
 	*own = (struct slice){ .ndim = t.ndim, .shape = t.shape, .numel = t.numel / l->n * l->local };
-	rc = compare_map(&p, &same, &l->maps_sum, &why);
+	rc = compare_map(&p, &same, &l->maps_sum, &r->work, &why);
 	if (rc)
 		return AUTOEP_FAIL(r, rc, "affine_maps: %s", why.text);
+	if (r->work > MAPS_WORK_MAX)
+		return AUTOEP_FAIL(r, -E2BIG,
+			"affine_maps: those of all layers have more than %llu pieces, runs and locations",
+				   (unsigned long long)MAPS_WORK_MAX);
 	if (same && p.replicas == 1)
 		return 0;
 	if (!same && l->places)
@@ -233,9 +241,7 @@ static int read_map(const struct reader *r, struct expert_layer *l, const struct
 				   p.name);
 	if (!l->maps)
 		l->maps = value_new(r->a, VALUE_DICT);
-	return value_put(r->a, l->maps, pickle_copy(r->a, map->key), pickle_copy(r->a, map->val))
-		       ? 0
-		       : errmsg_nomem(r->err, r->file);
+	return value_put(r->a, l->maps, map->key, map->val) ? 0 : errmsg_nomem(r->err, r->file);
 }
 
 static int read_maps(struct reader *r, struct expert_layer *l, const struct value *entry)
@@ -344,6 +350,26 @@ static int read_counts(const struct reader *r, const struct value_seq *counts)
 	return 0;
 }
 
+/* Copy the maps that are kept, of all layers at once: then what they share is copied once. */
+static int copy_maps(const struct reader *r)
+{
+	struct value *all = value_new(r->a, VALUE_LIST), *copy;
+	struct expert_layer *l = r->x->layers;
+	size_t n = 0;
+	bool ok = all;
+
+	for (size_t i = 0; ok && i < r->x->n; i++)
+		if (l[i].maps)
+			ok = value_append(r->a, all, l[i].maps);
+	copy = ok && value_items(all)->n ? pickle_copy(r->a, all) : NULL;
+	if (!copy)
+		return ok && !value_items(all)->n ? 0 : errmsg_nomem(r->err, r->file);
+	for (size_t i = 0; i < r->x->n; i++)
+		if (l[i].maps)
+			l[i].maps = value_item(copy, n++);
+	return 0;
+}
+
 int experts_init(struct experts *x, struct arena *a, const struct value *root, bool zero3,
 		 const char *file, struct errmsg *err)
 {
@@ -369,7 +395,7 @@ int experts_init(struct experts *x, struct arena *a, const struct value *root, b
 	rc = check_folding(&r, root);
 	for (; !rc && r.i < value_items(list)->n; r.i++)
 		rc = read_layer(&r, value_item(list, r.i));
-	return rc;
+	return rc ?: copy_maps(&r);
 }
 
 unsigned experts_degree(const struct expert_layer *l)

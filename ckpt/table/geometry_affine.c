@@ -368,6 +368,7 @@ static int lay_out(const struct geometry_args *j, struct pieces *l, bool all)
 	}
 	for (size_t i = 0; !rc && i < l->n; i++)
 		rc = add_runs(j, l, i, dim);
+	g->work += l->seen + g->nsegs;
 	if (!rc && g->nsegs)
 		qsort(g->segs, g->nsegs, sizeof(*g->segs), affine_by_place);
 	return rc;
@@ -509,6 +510,7 @@ int geometry_affine(const struct geometry_args *j)
 	rc = geometry_set_shape(j, shape, ndim) ?: lay_out(j, &l, false);
 	if (!rc && !geometry_is_covered(g))
 		rc = lay_out(j, &l, true) ?: resolve(j, &l);
+	g->work += l.looked;
 	if (!rc)
 		finish(g, &l);
 	free(l.v);

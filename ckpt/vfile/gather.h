@@ -36,6 +36,7 @@ struct geometry {
 	double *scales;
 	size_t nscales;
 	size_t replicas; /* largest number of ranks that hold the same piece */
+	uint64_t work;   /* of an affine map: pieces and runs that were listed, ranks looked at */
 	uint64_t rows;
 	uint64_t row_len;
 	struct geometry_segment *segs; /* in order of `at`, without gaps */

@@ -397,6 +397,58 @@ static void what_a_pickle_repeats_is_bounded(void **state)
 	}
 }
 
+/* One rank has the elements of an expert, the even ones first. */
+#define STRIDED(n, half)                                                                          \
+	"{'num_experts': [1], 'ds_autoep_layers': [{'moe_layer_id': 0, 'expert_key_prefix': 'm',"  \
+	" 'num_experts': 1, 'num_local_experts': 1, 'ep_size': 1, 'affine_maps': {'version': 1,"   \
+	" 'params': {'w': {'logical_shape': [1, " n "], 'ranks': {0: {'pieces': ["                 \
+	"{'shape': [" half "], 'source': [0, [2]], 'dest': [0, [1]]},"                             \
+	"{'shape': [" half "], 'source': [1, [2]], 'dest': [" half ", [1]]}]}}}}}}]}"
+
+/* What many maps share is in memory once, and they are counted with all that is in them. */
+static void what_maps_share_is_bounded(void **state)
+{
+	static const struct {
+		char text[512];
+		unsigned maps;
+		const char *why; /* NULL: accepted */
+	} cases[] = {
+		{ STRIDED("4", "2"), 100, NULL },
+		{ STRIDED("2097152", "1048576"), 7, NULL },
+		{ STRIDED("2097152", "1048576"), 8,
+		  "affine_maps: those of all layers have more than 16777216 pieces" },
+	};
+
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		struct bytebuf text = { 0 };
+		struct arena a = { 0 };
+		struct mkpt m = { 0 };
+		struct errmsg err = { "" };
+		struct experts x;
+		struct value *root, *maps;
+		int rc;
+
+		bytebuf_add(&text, cases[i].text, strlen(cases[i].text) + 1);
+		root = literal_value(&m, (char *)text.data);
+		maps = value_find_path(value_item(value_find(root, "ds_autoep_layers"), 0),
+				       "affine_maps", "params", NULL);
+		for (unsigned k = 1; k < cases[i].maps; k++)
+			assert_true(value_put(&a, maps, arena_format(&a, "w%u", k),
+					      value_find(maps, "w")));
+		rc = experts_init(&x, &a, root, false, "f", &err);
+		if (rc != (cases[i].why ? -E2BIG : 0) || (rc && !strstr(err.text, cases[i].why)))
+			fail_msg("case %zu: %d: %s", i, rc, err.text);
+		for (unsigned k = 1; !rc && k < cases[i].maps; k++) {
+			const struct value_dict *d = value_pairs(x.layers[0].maps);
+
+			assert_ptr_equal(d->v[k].val, d->v[0].val);
+		}
+		mkpt_done(&m);
+		arena_done(&a);
+		bytebuf_done(&text);
+	}
+}
+
 static void any_mixture_is_put_together_again(void **state)
 {
 	for (uint64_t number = 1; number <= 120; number++)
@@ -412,6 +464,7 @@ int main(void)
 		cmocka_unit_test(ranks_must_hold_what_the_layer_says),
 		cmocka_unit_test(ranks_must_agree_on_scales),
 		cmocka_unit_test(what_a_pickle_repeats_is_bounded),
+		cmocka_unit_test(what_maps_share_is_bounded),
 		cmocka_unit_test(any_mixture_is_put_together_again),
 	};
 
