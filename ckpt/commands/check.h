@@ -29,6 +29,7 @@ struct check_file {
 		uint32_t crc;
 	} * buffers;
 	size_t nbuffers, buffers_cap;
+	uint64_t content; /* hash of an optimizer shard's checksums; 0: it has only zeros, or none */
 	struct notes problems;
 };
 

@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <xxhash.h>
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/crc32.h"
@@ -38,6 +39,9 @@
 
 /* At most this many damaged members of one file are listed. */
 #define MEMBERS_MAX 20
+
+/* Smaller tensors of two ranks may be equal by chance. */
+#define CONTENT_LEAST 64
 
 /* Add a file.  The path must be that of the directory that contains it. */
 static int add_file(struct check *c, const char *dir, const char *name, struct errmsg *err)
@@ -348,6 +352,36 @@ static void warn_of_buffers(struct check *c, const struct check_file *f)
 	}
 }
 
+/* ZeRO-3's shards do not say which rank they are of, so that a copy of another rank's fits in. */
+static uint64_t hash_content(const struct zip *z)
+{
+	uint64_t hash = 0;
+	bool differs = false; /* from what every rank may have: padding, and steps */
+
+	for (size_t i = 0; i < z->n; i++) {
+		const struct zip_entry *e = &z->entries[i];
+
+		hash = XXH3_64bits_withSeed(&e->crc, sizeof(e->crc), hash);
+		differs |= strncmp(e->name, "data/", 5) == 0 && e->size >= CONTENT_LEAST &&
+			   e->crc && e->crc != crc32_zeros(e->size);
+	}
+	return differs ? hash : 0;
+}
+
+static void warn_of_copy(struct check *c, const struct check_file *f)
+{
+	const struct check_file *of = c->files;
+	struct errmsg text;
+
+	while (of < f && (of->content != f->content || of->id.mp != f->id.mp))
+		of++;
+	if (!f->content || of == f)
+		return;
+	errmsg_set(&text, 0, "%s: has the same content as %s: a copy in place of a rank's own file?",
+		   f->path, strrchr(of->path, '/') + 1);
+	notes_add_new(&c->report.warnings, text.text);
+}
+
 static unsigned files_at_once(const struct check *c)
 {
 	const unsigned width = parallel_width();
@@ -375,6 +409,8 @@ static int check_file(void *ctx, size_t i, struct errmsg *err)
 	f->is_zip = pt.is_zip;
 	for (size_t k = 0; k < pt.zip.n; k++)
 		f->summed |= pt.zip.entries[k].size && pt.zip.entries[k].crc;
+	if (f->id.kind == CKPT_FILE_OPTIM)
+		f->content = hash_content(&pt.zip);
 	l.at = calloc(pt.zip.n + 1, sizeof(*l.at));
 	if (l.at) {
 		locate_all(f, &l);
@@ -420,6 +456,7 @@ int check_files(struct check *c, struct errmsg *err)
 		if (c->files[i].mine)
 			note_without_sums(c, &c->files[i]);
 		warn_of_buffers(c, &c->files[i]);
+		warn_of_copy(c, &c->files[i]);
 		notes_take(&c->report.problems, &c->files[i].problems);
 	}
 	return rc;

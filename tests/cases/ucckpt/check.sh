@@ -103,6 +103,14 @@ run_check 0 --data .
 says "warning: .*: buffer running differs between data-parallel ranks: that of rank 0 is read"
 check "others are equal" test "$(grep -c "^warning: .*buffer" "$tmp/said")" = 1
 
+# A shard of ZeRO-3 in place of another rank's.
+damaged z3_fp32_dp2
+cp zero_pp_rank_0_mp_rank_00_optim_states.pt zero_pp_rank_1_mp_rank_00_optim_states.pt
+run_check 0 .
+says "warning: .*_rank_1_.*: has the same content as zero_pp_rank_0_mp_rank_00_optim_states.pt: .*"
+run_check 0 "$good/z3_fp32_dp2"
+check "its own shards are not copies" test "$(grep -c "has the same content" "$tmp/said")" = 0
+
 # The container without zip has no checksums: check reads its bytes, and reports that.
 run_check 0 --data "$good/legacy_z3_fp32_dp2/global_step4"
 says "note: .*/zero_pp_rank_0_mp_rank_00_model_states.pt: has no checksums.*"
