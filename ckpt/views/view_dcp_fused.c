@@ -82,6 +82,11 @@ static int fuse(struct checkpoint *c, struct arena *a, const struct weights *w,
 		return rc;
 	if (!x || !(x->name = qkv_name(a, w->names[0], w->prefix, QKV_FUSED)))
 		return errmsg_nomem(err, NULL);
+	/* Even a frozen one: readers would take the states for its own. */
+	if (checkpoint_find(c, x->name))
+		return errmsg_set(err, -ENOTSUP,
+			"%s: is a parameter, too: %s and the others of its projection cannot be fused",
+				  x->name, w->names[0]);
 	for (unsigned k = 0; k < QKV_PARTS; k++)
 		rows[k] = w->rows[k]->shape[0];
 	rc = qkv_init(&x->qkv, x->name, w->names, rows, find_head(c, a, w), err);

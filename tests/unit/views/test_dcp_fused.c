@@ -169,7 +169,7 @@ static void separate_states_are_put_together(void **state)
 #define WV { "l.wv.weight", 2, { 4, 3 }, 0 }
 
 static const struct {
-	struct mkckpt_param params[3];
+	struct mkckpt_param params[4];
 	unsigned head;
 	const char *says; /* NULL: served */
 } refusals[] = {
@@ -188,6 +188,10 @@ static const struct {
 	    { "l.wv.weight", 1, { 4096 }, 0 } },
 	  1,
 	  NULL },
+	{ { WQ, WK, WV, { "l.wqkv.weight", 2, { 16, 3 }, 0 } },
+	  HEAD,
+	  "l.wqkv.weight: is a parameter, too" },
+	{ { WQ, WK, WV, { "l.wqkv.bias", 1, { 16 }, 0 } }, HEAD, NULL },
 	{ { WQ, WK }, HEAD, "l.wv.weight: is not in the optimizer" },
 	{ { WV, WK }, HEAD, "l.wq.weight: is not in the optimizer" },
 	{ { WQ, WK, { "l.wv.weight", 2, { 4, 2 }, 0 } }, HEAD, "l.wv.weight: its shape" },
@@ -211,7 +215,7 @@ static void what_cannot_be_fused_refuses_this_view_alone(void **state)
 		struct view *v;
 		int rc;
 
-		for (; c.nparams < 3 && c.params[c.nparams].name; c.nparams++)
+		for (; c.nparams < COUNT(refusals[i].params) && c.params[c.nparams].name; c.nparams++)
 			if (c.params[c.nparams].group)
 				c.ngroups = 2;
 		mkckpt_write(&c, dir);
