@@ -22,6 +22,7 @@
 #include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/json.h"
+#include "ckpt/commands/settings.h"
 #include "ckpt/table/detect.h"
 #include "ckpt/table/zero_dir.h"
 #include "ckpt/io/roots.h"
@@ -174,11 +175,16 @@ static unsigned new_ranks(const struct report *r)
 int report_open_form(const struct report *r, const struct report_form *f, struct view **out,
 		     struct errmsg *err)
 {
+	const struct settings *s = settings_of(r->u);
 	struct view_options options = { .type.kind = f->kind,
 					.crc_zero = true,
 					.any_stage = f->any_stage };
 	int rc;
 
+	if (!s)
+		return errmsg_nomem(err, NULL);
+	if (all_views[f->kind]->takes & TAKES_DCP)
+		options.dcp_style = s->tree.view.dcp_style;
 	if (all_views[f->kind]->takes & TAKES_RANKS)
 		options.type.ranks = new_ranks(r);
 	rc = view_open_other(r->view, &options, out, err);

@@ -43,6 +43,10 @@ check "what no group lists is named" grep -q "3 parameters that have states, suc
 # Set the rows of a head for fused queries, keys and values.
 check "other heads" grep -q "wq.weight: has no heads of 5 rows" \
 	<(ucckpt -o head_dim=5 info "$good/dcp_titan_fused")
+# check answers for the style that convert is told to write.
+check "another style" grep -q "option head_dim=N tells (convert --view dcp is not possible)" \
+	<(ucckpt -o dcp_style=titan_fused check "$good/dcp_titan_dp2")
+check "own style" grep -q -- "--view dcp$" <(ucckpt check "$good/dcp_titan_dp2")
 ucckpt convert --view dcp --dcp_style titan_fused "$good/dcp_titan_fused" "$tmp/fused" >/dev/null 2>&1
 check "fused again" grep -q "qkv_linear.wqkv.weight.exp_avg.distcp" "$tmp/fused/.metadata"
 equal "$good/dcp_titan_fused" "$tmp/fused"
