@@ -115,7 +115,7 @@ bool uckpt_is_view(const struct uckpt *u);
 /*
  * Files and directories are numbered.  A number is valid until the context is freed, and the
  * numbers of a view's files always mean the same bytes: a tag that is saved again gets new numbers.
- * Files of one plan have the same `node >> UCFS_PLAN_SHIFT`.
+ * Files of one view have the same `node >> UCFS_PLAN_SHIFT`.
  */
 #define UCKPT_ROOT UINT64_C(1)
 

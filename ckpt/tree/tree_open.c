@@ -16,7 +16,7 @@
 #include "ckpt/remote/site.h"
 #include "ckpt/tree/tree_impl.h"
 
-/* Plan the newest usable tag.  Tags that are refused but not damaged are shown unchanged: programs
+/* Open the newest usable tag.  Tags that are refused but not damaged are shown unchanged: programs
  * resume from them, and mounting warns why they have no views. */
 static int open_tags(struct tree *t, const struct tag_list *tags, struct errmsg *err)
 {

@@ -39,7 +39,7 @@
 
 #define UCFS_EXTENTS_VERSION 1u
 
-/* Files of one mount whose st_ino >> UCFS_PLAN_SHIFT is the same belong to one plan of a
+/* Files of one mount whose st_ino >> UCFS_PLAN_SHIFT is the same belong to one view of a
  * checkpoint, which does not change.  A checkpoint that is saved again gets another number. */
 #define UCFS_PLAN_SHIFT 40
 
